@@ -1,0 +1,9 @@
+"""Who holds what: a data set divided among clients, and each client's samples into train, validation and test."""
+
+from fedjax_mm.federation.federate import federate
+from fedjax_mm.federation.federation import SPLITS, Federation, IndexTable
+from fedjax_mm.federation.modalities import PARTITIONS
+from fedjax_mm.federation.options import SPLIT_RULES
+from fedjax_mm.federation.summary import overview
+
+__all__ = ["PARTITIONS", "SPLITS", "SPLIT_RULES", "Federation", "IndexTable", "federate", "overview"]
