@@ -1,0 +1,1 @@
+"""Metrics from additive counts, selection of rounds and paired statistics, on the host."""
