@@ -1,0 +1,126 @@
+"""What a method is made of: modules and their owners, optimiser groups, stages and phases, uploads."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+
+from fedjax_mm.errors import choose
+from fedjax_mm.models.networks import NetworkSpec
+
+if TYPE_CHECKING:
+    from fedjax_mm.methods.method import Spec
+
+SHARES = ("private", "mean")
+WEIGHTS = ("samples", "uniform")
+
+
+@dataclasses.dataclass(frozen=True)
+class Module:
+    """One kind of network every client has.
+
+    Attributes:
+        network: Its architecture; None for the encoders, whose architectures come with the federation.
+        share: `private` (each client keeps its own) or `mean` (the server averages; clients start from the average).
+        weight: Weight of a client in that average: `samples` (training samples; for encoders those that have the
+            modality) or `uniform` over the holders.
+        group: Optimiser group, whose gradient is clipped as one.
+        statistics: BatchNorm statistics of a shared module: `average` with its parameters or `local`.
+    """
+
+    network: NetworkSpec | None
+    share: str = "private"
+    weight: str = "samples"
+    group: str = "main"
+    statistics: str = "average"
+
+    def __post_init__(self):
+        choose("share", self.share, SHARES)
+        choose("weight", self.weight, WEIGHTS)
+        choose("statistics rule", self.statistics, ("average", "local"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """Local training of some modules with one loss.
+
+    Attributes:
+        train: Names of the modules that learn; None for all. The others are frozen, their statistics too.
+        epochs: Passes over the client's training data; None for the run's.
+        loss: A key of `Method.losses`.
+    """
+
+    train: tuple[str, ...] | None = None
+    epochs: int | None = None
+    loss: str = "loss"
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """Consecutive rounds with the same phases.
+
+    Attributes:
+        rounds: Its length; None for what the other stages leave.
+        phases: What a client does in a round, in order.
+    """
+
+    rounds: int | None = None
+    phases: tuple[Phase, ...] = (Phase(),)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """A method's modules and schedule.
+
+    Attributes:
+        modules: Name -> module. `encoders` is the one that exists per modality.
+        stages: The schedule.
+        views: Parameter sets the encoders run with besides `current`: `download` (as received this round) and
+            `previous` (as the client last finished; as received, before it ever did).
+        quantities: Encoder quantities the losses need, per modality: `proximal`, the squared distance to `download`.
+    """
+
+    modules: Mapping[str, Module]
+    stages: tuple[Stage, ...] = (Stage(),)
+    views: tuple[str, ...] = ()
+    quantities: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        for view in self.views:
+            choose("view", view, ("download", "previous"))
+        for quantity in self.quantities:
+            choose("encoder quantity", quantity, ("proximal",))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """An array of which only some rows are sent; the others are masked and cost nothing.
+
+    Attributes:
+        value: `[rows, ...]`.
+        present: Bool `[rows]`.
+    """
+
+    value: jax.Array
+    present: jax.Array
+
+
+class Upload(NamedTuple):
+    """What a client sends besides shared modules, and what it keeps.
+
+    Attributes:
+        mean: Name -> (leaf, weight): averaged on the way, weight a scalar, 0 for "nothing to say".
+        stack: Leaves the server sees one by one.
+        state: The client's new state, which stays where it is.
+    """
+
+    mean: Mapping[str, tuple[Any, jax.Array]] = {}
+    stack: Any = {}  # noqa: RUF012
+    state: Any = {}  # noqa: RUF012
+
+
+def shared_model(spec: "Spec", *, encoders: str, head: str) -> Layout:
+    """The plain layout: encoders and one head, each with its share."""
+    return Layout({"encoders": Module(None, share=encoders), "head": Module(spec.head, share=head)})

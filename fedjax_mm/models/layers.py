@@ -1,0 +1,46 @@
+"""Layers that are total under masks."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+Array = jax.Array
+
+
+class MaskedBatchNorm(nnx.Module):
+    """BatchNorm over the unmasked rows of a batch.
+
+    Flax's own layer gives NaN gradients when masked rows hold NaN and NaN statistics when all rows are masked. Here a
+    batch of fewer than two rows, whose variance says nothing, is normalised by the running statistics and leaves them
+    as they are.
+
+    Attributes:
+        momentum: Share of the running statistics that is kept at each update.
+        epsilon: Added to the variance.
+    """
+
+    def __init__(self, features: int, *, dtype: Any, momentum: float = 0.9, epsilon: float = 1e-5):
+        self.scale = nnx.Param(jnp.ones(features, dtype))
+        self.bias = nnx.Param(jnp.zeros(features, dtype))
+        self.mean = nnx.BatchStat(jnp.zeros(features, dtype))
+        self.var = nnx.BatchStat(jnp.ones(features, dtype))
+        self.momentum = momentum
+        self.epsilon = epsilon
+
+    def __call__(self, x: Array, *, mask: Array, train: bool) -> Array:
+        """Normalises `x` `[B, features]` over the rows where `mask` `[B]` holds; masked rows may be anything."""
+        x = jnp.where(mask[:, None], x, 0)
+        mean, var = self.mean[...], self.var[...]
+        if train:
+            count = jnp.sum(mask)
+            enough = count >= 2
+            share = jnp.maximum(count, 1).astype(x.dtype)
+            batch_mean = jnp.sum(x, axis=0) / share
+            batch_var = jnp.sum(jnp.where(mask[:, None], jnp.square(x - batch_mean), 0), axis=0) / share
+            keep = jnp.where(enough, self.momentum, 1.0).astype(x.dtype)
+            self.mean[...] = keep * mean + (1 - keep) * jax.lax.stop_gradient(batch_mean)
+            self.var[...] = keep * var + (1 - keep) * jax.lax.stop_gradient(batch_var)
+            mean, var = jnp.where(enough, batch_mean, mean), jnp.where(enough, batch_var, var)
+        return (x - mean) * jax.lax.rsqrt(var + self.epsilon) * self.scale[...] + self.bias[...]

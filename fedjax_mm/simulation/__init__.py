@@ -1,0 +1,1 @@
+"""The engine: lanes, local training, cohorts, rounds, executors."""

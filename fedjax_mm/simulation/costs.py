@@ -1,0 +1,87 @@
+"""What an exchange costs: bytes of the leaves that are really sent."""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedjax_mm.methods.layout import Rows
+from fedjax_mm.models.networks import shapes
+from fedjax_mm.simulation.context import Context
+
+Tree = Any
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Exchange:
+    """The price list of one direction.
+
+    Attributes:
+        modules: Bytes of the shared modules of each lane, int64 `[L]`.
+        fixed: Bytes of the leaves that are always sent whole, masks included.
+        row: Bytes of one row, for each `Rows`.
+    """
+
+    modules: np.ndarray
+    fixed: int
+    row: tuple[int, ...]
+
+    def of_cohort(self, lanes: np.ndarray, rows: list[np.ndarray]) -> np.ndarray:
+        """Bytes by seed.
+
+        Args:
+            lanes: The cohort's lanes, `[S, cohort]`.
+            rows: For each `Rows`, the rows present over the cohort, `[S]`.
+
+        Returns:
+            int64 `[S]`.
+        """
+        total = self.modules[lanes].sum(axis=1) + self.fixed * lanes.shape[1]
+        return total + sum(count.astype(np.int64) * size for count, size in zip(rows, self.row, strict=True))
+
+
+def exchange(context: Context, leaves: Tree, lanes: int) -> Exchange:
+    """Prices the shared modules and a tree of further leaves.
+
+    Args:
+        context: The context.
+        leaves: Shapes of what else is sent, with a leading axis of `lanes`.
+        lanes: See `leaves`.
+
+    Returns:
+        The price list.
+    """
+    modules = np.zeros(context.seeds * context.clients, np.int64)
+    for name, store in context.stores.items():
+        for position, sizes in enumerate(module_bytes(context, name)):
+            shared = sum(size for part, size in sizes.items() if store.shared(part))
+            modules += shared * (store.bucket == position).sum(axis=1)
+    fixed, row = 0, []
+    for node in jax.tree.leaves(leaves, is_leaf=lambda node: isinstance(node, Rows)):
+        if isinstance(node, Rows):
+            count = math.prod(node.present.shape[1:])
+            row.append(_bytes(node.value) // lanes // count)
+            fixed += -(-count // 8)
+        else:
+            fixed += _bytes(node) // lanes
+    return Exchange(modules, fixed, tuple(row))
+
+
+def module_bytes(context: Context, name: str) -> list[dict[str, int]]:
+    """Bytes of one network of each bucket of a module, by part."""
+    sizes = []
+    for spec in context.stores[name].specs:
+        params, statistics = shapes(spec, context.settings.dtype)
+        sizes.append(
+            {
+                "params": sum(_bytes(leaf) for leaf in jax.tree.leaves(params)),
+                "statistics": sum(_bytes(leaf) for leaf in jax.tree.leaves(statistics)),
+            }
+        )
+    return sizes
+
+
+def _bytes(leaf: Any) -> int:
+    return math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize

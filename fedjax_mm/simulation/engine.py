@@ -1,0 +1,336 @@
+"""The engine: one method on one population, as compiled blocks of rounds."""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_mm.errors import RunError, UsageError
+from fedjax_mm.methods.layout import Stage
+from fedjax_mm.methods.method import Method, stages_of
+from fedjax_mm.metrics.evaluation import Evaluation
+from fedjax_mm.simulation.build import build_context, build_world, initial_state
+from fedjax_mm.simulation.context import Context, State, World
+from fedjax_mm.simulation.costs import Exchange, exchange
+from fedjax_mm.simulation.evaluate import Counts, Evaluator
+from fedjax_mm.simulation.executors import Debug, Executor
+from fedjax_mm.simulation.forward import gather_crowd, per_lane, read, see
+from fedjax_mm.simulation.local import Trainer
+from fedjax_mm.simulation.placement import choose_executor, make_executor
+from fedjax_mm.simulation.population import Population
+from fedjax_mm.simulation.rounds import Record, Round
+from fedjax_mm.simulation.settings import Settings
+
+Array = jax.Array
+Tree = Any
+
+
+class Block(NamedTuple):
+    """What a block of rounds leaves on the host.
+
+    Attributes:
+        rounds: The rounds, int64 `[E]`.
+        terms: Term or counter -> (sum, weight), each float64 `[E, S]`.
+        evaluation: All clients after the last of them.
+        compile_seconds: Time spent compiling, 0 if the program was there.
+        run_seconds: Time spent running.
+    """
+
+    rounds: np.ndarray
+    terms: dict[str, tuple[np.ndarray, np.ndarray]]
+    evaluation: Evaluation
+    compile_seconds: float
+    run_seconds: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Engine:
+    """A method on a population, ready to run.
+
+    Attributes:
+        population: The lanes.
+        context: The static side.
+        world: The arrays no round changes.
+        executor: How lanes are trained.
+        reader: How lanes are evaluated.
+        reason: Why this executor.
+        stages: The method's stages, with their lengths.
+        predictors: The method's predictors, the primary one first.
+        upload: Price list of the way up.
+        download: Price list of the way down.
+        programs: Compiled programs by (stage, block length).
+    """
+
+    population: Population
+    context: Context
+    world: World
+    executor: Executor
+    reader: Executor
+    reason: str
+    stages: tuple[Stage, ...]
+    predictors: tuple[str, ...]
+    upload: Exchange
+    download: Exchange
+    programs: dict[Any, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def executor_name(self) -> str:
+        """The executor's name, as an option."""
+        return type(self.executor).__name__.lower()
+
+    def initial_state(self) -> State:
+        """The state before the first round."""
+        return initial_state(self.context, self.population, self.world)
+
+    def blocks(self, done: int = 0) -> list[tuple[int, int]]:
+        """(first round, length) of every block after round `done`; blocks end at evaluations and stage borders."""
+        settings, borders, total = self.context.settings, set(), 0
+        for stage in self.stages:
+            total += stage.rounds or 0
+            borders.add(total)
+        ends = sorted(borders | set(range(settings.eval_every, settings.rounds, settings.eval_every)))
+        starts = [0, *ends[:-1]]
+        return [(start + 1, end - start) for start, end in zip(starts, ends, strict=True) if start >= done]
+
+    def run_block(self, state: State, first: int, length: int) -> tuple[State, Block]:
+        """Runs rounds `first` to `first + length - 1` and evaluates.
+
+        Args:
+            state: The state before them; its buffers are given up.
+            first: The first round, from 1.
+            length: The number of rounds.
+
+        Returns:
+            The state after them and what they leave.
+
+        Raises:
+            RunError: A client's result was not finite and the policy is `stop`.
+        """
+        stage = self._stage_of(first)
+        start = time.perf_counter()
+        program = self._program(stage, length, state)
+        compiled = time.perf_counter()
+        state, records, counts = jax.block_until_ready(program(self.world, state, jnp.int32(first)))
+        ended = time.perf_counter()
+        records = jax.tree.map(np.asarray, records)
+        rounds = np.arange(first, first + length)
+        if self.context.settings.nonfinite == "stop":
+            self._stop_if_broken(records, rounds)
+        evaluation = self._evaluation(int(rounds[-1]), counts)
+        return state, Block(rounds, self._terms(records), evaluation, compiled - start, ended - compiled)
+
+    def predict(self, state: State, seed: int, client: int, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Scores of one client's networks on new inputs.
+
+        Args:
+            state: The state to use.
+            seed: Position of the seed.
+            client: Client id.
+            inputs: Modality -> raw inputs `[n, ...]`, for one or more of the client's modalities.
+
+        Returns:
+            Predictor -> scores `[n, C]`.
+
+        Raises:
+            UsageError: A modality is unknown or not the client's, or shapes do not match.
+        """
+        tables = _tables_for(self, seed, client, inputs)
+        world = self.world._replace(tables=tables)
+        rows = jnp.arange(tables.labels.shape[0] - 1, dtype=jnp.int32)[None]
+        lane = jnp.asarray([seed * self.context.clients + client], jnp.int32)
+        plan = next(p for p in make_executor("map", self.context, self.population).plans if int(lane[0]) in p.members)
+        crowd, networks = gather_crowd(self.context, plan, world, state, lane, jnp.ones(1, bool), jnp.int32(0))
+        batch, keys = read(world, crowd, rows), world.keys[crowd.seed]
+        sight, _ = see(self.context, plan, world, crowd, networks, batch, keys, train=False)
+        scores = per_lane(self.context, crowd, lambda method, one: method.predict(one), sight, batch, keys)
+        return {name: np.asarray(value[0]) for name, value in scores.items()}
+
+    def _stage_of(self, round_: int) -> int:
+        ends = np.cumsum([stage.rounds or 0 for stage in self.stages])
+        return int(np.searchsorted(ends, round_))
+
+    def _program(self, stage: int, length: int, state: State) -> Any:
+        key = (stage, length)
+        if key not in self.programs:
+            rounds = Round(self.context, self.stages[stage].phases)
+            evaluator = Evaluator(self.context, self.predictors)
+            if isinstance(self.executor, Debug):
+                self.programs[key] = functools.partial(_debug_block, self, rounds, evaluator, length)
+            else:
+                block = functools.partial(_block, self.executor, self.reader, rounds, evaluator, length)
+                lowered = jax.jit(block, donate_argnums=1).lower(self.world, state, jnp.int32(1))
+                self.programs[key] = lowered.compile()
+        return self.programs[key]
+
+    def _stop_if_broken(self, records: Record, rounds: np.ndarray) -> None:
+        for name, flags in records.broken.items():
+            if flags.any():
+                step, lane = np.argwhere(flags)[0]
+                seed, client = divmod(int(lane), self.context.clients)
+                raise RunError(
+                    f"{self.context.method.name}: not finite in round {rounds[step]}: {name} of client "
+                    f"{self.population.federations[seed].clients[client]} (seed {self.population.seeds[seed]}); "
+                    "a smaller lr or a clip may help; nonfinite=skip leaves such clients out and counts them"
+                )
+
+    def _terms(self, records: Record) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Terms and counters per round and seed; bytes are means per cohort member."""
+        wide = jax.tree.map(lambda leaf: leaf.astype(np.float64), records.terms)
+        seeds, members = self.context.seeds, float(self.context.cohort)
+        lanes = records.clients + self.context.clients * np.arange(seeds)[:, None]
+        one = np.full(records.heard.shape, members)
+        up = [self.upload.of_cohort(ids, rows) for ids, *rows in zip(lanes, *records.sent_rows, strict=True)]
+        down = [self.download.of_cohort(ids, rows) for ids, *rows in zip(lanes, *records.received_rows, strict=True)]
+        return wide | {
+            "bytes_up": (np.asarray(up, np.float64), one),
+            "bytes_down": (np.asarray(down, np.float64), one),
+            "skipped": (members - records.heard.astype(np.float64), np.ones_like(one)),
+        }
+
+    def _evaluation(self, round_: int, counts: Counts) -> Evaluation:
+        seeds, clients = self.context.seeds, self.context.clients
+        confusion = np.asarray(counts.confusion, np.int64)
+        loss = np.asarray(counts.loss, np.float64)
+        return Evaluation(
+            round=round_,
+            predictors=self.predictors,
+            confusion=np.moveaxis(confusion.reshape(seeds, clients, *confusion.shape[1:]), 2, 0),
+            loss=np.moveaxis(loss.reshape(seeds, clients, *loss.shape[1:]), 2, 0),
+        )
+
+
+def build_engine(method: Method, population: Population, settings: Settings) -> Engine:
+    """Sets a method up on a population; compiles nothing.
+
+    Args:
+        method: The method.
+        population: The lanes.
+        settings: Resolved settings.
+
+    Returns:
+        The engine.
+
+    Raises:
+        UsageError: Method, federation and settings do not go together.
+    """
+    context = build_context(method, population, settings)
+    world = build_world(context, population)
+    name, reason = choose_executor(context, population)
+    executor = make_executor(name, context, population)
+    reader = make_executor(name, dataclasses.replace(context, cohort=context.clients), population)
+    state = jax.eval_shape(lambda w: initial_state(context, population, w), world)
+    plan = executor.plans[0]
+    stages = stages_of(context.layout, context.spec)
+    lanes = jax.ShapeDtypeStruct((plan.size,), jnp.int32)
+    active = jax.ShapeDtypeStruct((plan.size,), bool)
+    round_ = jax.ShapeDtypeStruct((), jnp.int32)
+    outcome = jax.eval_shape(Trainer(context, plan, stages[0].phases), world, state, lanes, active, round_)
+    return Engine(
+        population=population,
+        context=context,
+        world=world,
+        executor=executor,
+        reader=reader,
+        reason=reason,
+        stages=stages,
+        predictors=_predictors(context, plan, world, state),
+        upload=exchange(context, (outcome.upload.mean, outcome.upload.stack), plan.size),
+        download=exchange(context, outcome.crowd.download, plan.size),
+    )
+
+
+def _predictors(context: Context, plan: Any, world: World, state: Any) -> tuple[str, ...]:
+    def predict(world: World, state: State) -> Tree:
+        lanes = jnp.zeros(plan.size, jnp.int32)
+        crowd, networks = gather_crowd(context, plan, world, state, lanes, lanes == 0, jnp.int32(0))
+        batch, keys = read(world, crowd, jnp.zeros((plan.size, 1), jnp.int32)), world.keys[crowd.seed]
+        sight, _ = see(context, plan, world, crowd, networks, batch, keys, train=False)
+        return per_lane(context, crowd, lambda method, lane: method.predict(lane), sight, batch, keys)
+
+    names = list(jax.eval_shape(predict, world, state))
+    primary = context.method.primary
+    if primary not in names:
+        raise UsageError(f"{context.method.name}: its primary predictor {primary!r} is not among {names}")
+    return (primary, *(name for name in names if name != primary))
+
+
+def _block(
+    executor: Executor,
+    reader: Executor,
+    rounds: Round,
+    evaluator: Evaluator,
+    length: int,
+    world: World,
+    state: State,
+    first: Array,
+) -> tuple[State, Record, Counts]:
+    """The compiled program: some rounds, then an evaluation."""
+
+    def step(state: State, offset: Array) -> tuple[State, Record]:
+        return rounds(executor, world, state, first + offset)
+
+    state, records = jax.lax.scan(step, state, jnp.arange(length, dtype=jnp.int32))
+    return state, records, evaluator(reader, world, state, first + length - 1)
+
+
+def _debug_block(
+    engine: Engine, rounds: Round, evaluator: Evaluator, length: int, world: World, state: State, first: Array
+) -> tuple[State, Record, Counts]:
+    """The same as a Python loop over rounds and clients, each step jitted alone."""
+    cache = engine.programs.setdefault(("debug", id(rounds.phases)), _debug_steps(engine, rounds, evaluator))
+    records = []
+    for round_ in range(int(first), int(first) + length):
+        cohort, progress = cache["open"](world, state, jnp.int32(round_))
+
+        def advance(plan, progress, lanes, active, cohort=cohort, round_=round_):
+            try:
+                return cache["advance"][id(plan)](world, cohort, progress, lanes, active)
+            except Exception as error:
+                raise RunError(f"round {round_}, local training: {error}") from error
+
+        progress = engine.executor(advance, progress, cohort.lanes, cohort.active)
+        state, record = cache["close"](world, cohort, progress)
+        records.append(record)
+    everyone = jnp.arange(engine.population.lanes, dtype=jnp.int32)
+
+    def count(plan, counts, lanes, active):
+        return cache["count"][id(plan)](world, state, counts, lanes, active, jnp.int32(first + length - 1))
+
+    counts = engine.reader(count, evaluator.empty(), everyone, jnp.ones(everyone.shape, bool))
+    return state, jax.tree.map(lambda *leaves: jnp.stack(leaves), *records), counts
+
+
+def _debug_steps(engine: Engine, rounds: Round, evaluator: Evaluator) -> dict[str, Any]:
+    plans, readers = engine.executor.plans, engine.reader.plans
+    return {
+        "open": jax.jit(functools.partial(rounds.open, plans[0])),
+        "advance": {id(plan): jax.jit(functools.partial(rounds.advance, plan)) for plan in plans},
+        "close": jax.jit(rounds.close),
+        "count": {id(plan): jax.jit(functools.partial(evaluator.advance, plan)) for plan in readers},
+    }
+
+
+def _tables_for(engine: Engine, seed: int, client: int, inputs: Mapping[str, Any]) -> Any:
+    """Tables that hold the given inputs in place of the data."""
+    tables, modalities = engine.world.tables, engine.context.modalities
+    federation = engine.population.federations[seed]
+    held = [m for m, holds in zip(modalities, federation.holds[client], strict=True) if holds]
+    sizes = {len(np.asarray(value)) for value in inputs.values()}
+    if not inputs or not set(inputs) <= set(held) or len(sizes) != 1:
+        raise UsageError(f"predict takes inputs of equal length for modalities of the client: {', '.join(held)}")
+    n = sizes.pop()
+    new = {}
+    for modality in modalities:
+        shape, dtype = tables.inputs[modality].shape[1:], tables.inputs[modality].dtype
+        value = np.asarray(inputs.get(modality, np.zeros((n, *shape))), dtype)
+        if value.shape[1:] != shape:
+            raise UsageError(f"inputs of {modality!r} are {value.shape[1:]} each, must be {shape}")
+        new[modality] = jnp.asarray(np.concatenate([value, np.zeros((1, *shape), dtype)]))
+    observed = np.zeros((tables.observed.shape[0], n + 1, len(modalities)), bool)
+    observed[:, :n] = [modality in inputs for modality in modalities]
+    return tables._replace(inputs=new, labels=jnp.zeros(n + 1, jnp.int32), observed=jnp.asarray(observed))

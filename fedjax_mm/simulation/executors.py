@@ -1,0 +1,99 @@
+"""Executors: in which order, and how many at once, lanes go through a function."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_mm.errors import RunError
+from fedjax_mm.simulation.plans import Plan
+
+Array = jax.Array
+Tree = Any
+Advance = Callable[[Plan, Tree, Array, Array], Tree]
+"""From a plan, a carry, lanes and their activity, to the carry after these lanes."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Lockstep:
+    """All lanes of the one plan at once."""
+
+    plans: tuple[Plan]
+
+    def __call__(self, advance: Advance, carry: Tree, cohort: Array, active: Array) -> Tree:
+        """Advances all lanes.
+
+        Args:
+            advance: What to do.
+            carry: What it starts from.
+            cohort: Lanes of the cohort, int32 `[S * cohort]`, seed by seed.
+            active: Whether a lane is in the cohort, bool `[L]`.
+
+        Returns:
+            The carry after all lanes.
+        """
+        (plan,) = self.plans
+        everyone = plan.size == active.shape[0]
+        lanes = jnp.arange(plan.size, dtype=jnp.int32) if everyone else cohort
+        return advance(plan, carry, lanes, active[lanes])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Map:
+    """Lane after lane inside the compiled program, one loop per client shape; absent clients cost nothing."""
+
+    plans: tuple[Plan, ...]
+    seeds: int
+    clients: int
+
+    def members(self, plan: Plan, cohort_size: int, active: Array) -> tuple[Array, Array]:
+        """The lanes of a plan's group that are in the cohort, padded to the most there can be.
+
+        Returns:
+            Lanes, int32 `[most]`, and which of them count, bool `[most]`.
+        """
+        counts = [int(((plan.members // self.clients) == seed).sum()) for seed in range(self.seeds)]
+        most = sum(min(count, cohort_size) for count in counts)
+        group = jnp.asarray(plan.members)
+        if most == len(plan.members):
+            return group, active[group]
+        picked = jnp.nonzero(active[group], size=most, fill_value=0)[0]
+        return group[picked], jnp.arange(most) < jnp.sum(active[group])
+
+    def __call__(self, advance: Advance, carry: Tree, cohort: Array, active: Array) -> Tree:
+        """Advances the cohort's lanes; arguments as `Lockstep.__call__`."""
+        for plan in self.plans:
+            lanes, counted = self.members(plan, cohort.shape[0] // self.seeds, active)
+
+            def one(carry: Tree, lane: tuple[Array, Array], plan: Plan = plan) -> tuple[Tree, None]:
+                return advance(plan, carry, lane[0][None], lane[1][None]), None
+
+            carry, _ = jax.lax.scan(one, carry, (lanes, counted))
+        return carry
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Debug(Map):
+    """A Python loop over one jitted client: the reference for the others, and where an error names its client."""
+
+    def __call__(self, advance: Advance, carry: Tree, cohort: Array, active: Array) -> Tree:
+        """Advances the cohort's lanes one by one, outside any compiled loop; arguments as `Lockstep.__call__`.
+
+        Raises:
+            RunError: A client failed; the message names client and seed, the cause is the original error.
+        """
+        for plan in self.plans:
+            lanes, counted = self.members(plan, cohort.shape[0] // self.seeds, active)
+            for lane in np.asarray(lanes)[np.asarray(counted)]:
+                try:
+                    carry = advance(plan, carry, jnp.asarray([lane], jnp.int32), jnp.asarray([True]))
+                except Exception as error:
+                    seed, client = divmod(int(lane), self.clients)
+                    raise RunError(f"client {client} of seed number {seed} failed: {error}") from error
+        return carry
+
+
+Executor = Lockstep | Map

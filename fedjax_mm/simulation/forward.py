@@ -1,0 +1,249 @@
+"""From rows of the data set to what a method sees: batches, features and lanes."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_mm.methods.method import Batch, Info, Lane, Method
+from fedjax_mm.models import networks
+from fedjax_mm.simulation.context import Context, Slots, State, World, at, select, take
+from fedjax_mm.simulation.plans import Plan
+from fedjax_mm.simulation.population import read_batch, read_inputs
+
+Array = jax.Array
+Tree = Any
+
+
+class Crowd(NamedTuple):
+    """The lanes of a plan, picked: all leaves have the leading axis `[plan.size]`.
+
+    Attributes:
+        lanes: Lane numbers, int32.
+        active: False for a lane that only fills the plan up.
+        seed: Positions of their seeds, int32.
+        member: Their rows in the tables, int32.
+        info: Their clients.
+        method: Their method.
+        keys: The keys of their seeds.
+        download: What they received.
+        state: Their client state.
+        round: The round, int32.
+        views: View -> networks by slot, for the views that are frozen.
+    """
+
+    lanes: Array
+    active: Array
+    seed: Array
+    member: Array
+    info: Info
+    method: Method
+    keys: Array
+    download: Tree
+    state: Tree
+    round: Array
+    views: Mapping[str, Slots]
+
+
+def gather_crowd(
+    context: Context, plan: Plan, world: World, state: State, lanes: Array, active: Array, round_: Array
+) -> tuple[Crowd, Slots]:
+    """Picks a plan's lanes.
+
+    Args:
+        context: The context.
+        plan: The plan.
+        world: The world.
+        state: The state at the start of the round.
+        lanes: Lane numbers, int32 `[plan.size]`.
+        active: Bool `[plan.size]`.
+        round_: The round, int32 scalar.
+
+    Returns:
+        The crowd, and its networks as the round starts with them: private ones its own, shared ones the server's.
+    """
+    seed, member = world.tables.seed[lanes], world.tables.member[lanes]
+    info, method = at(world.tables.info, member), at(world.method, seed)
+    start = take(world, plan, state.stores, lanes)
+    views: dict[str, Slots] = {}
+    if "download" in context.layout.views or context.layout.quantities:
+        views["download"] = start
+    if "previous" in context.layout.views:
+        stored = take(world, plan, state.previous, lanes, part_of="slots")
+        seen = state.participated[lanes]
+        views["previous"] = {
+            name: [
+                select(seen[bucket.lanes], old, new)
+                for bucket, old, new in zip(plan.buckets[name], stored[name], start[name], strict=True)
+            ]
+            for name in start
+        }
+    download = jax.vmap(lambda m, server, i: m.download(server, i))(method, at(state.server, seed), info)
+    crowd = Crowd(
+        lanes=lanes,
+        active=active,
+        seed=seed,
+        member=member,
+        info=info,
+        method=method,
+        keys=world.keys[seed],
+        download=download,
+        state=at(state.clients, lanes),
+        round=jnp.broadcast_to(round_, lanes.shape),
+        views=views,
+    )
+    return crowd, start
+
+
+def read(world: World, crowd: Crowd, rows: Array) -> Batch:
+    """The batch of each lane, for rows `[n, B]`."""
+    return jax.vmap(lambda info, member, r: read_batch(world.tables, info, member, r))(crowd.info, crowd.member, rows)
+
+
+def encode(
+    context: Context,
+    plan: Plan,
+    world: World,
+    crowd: Crowd,
+    encoders: list[dict[str, Tree]],
+    batch: Batch,
+    keys: Array,
+    *,
+    train: bool,
+) -> tuple[Array, list[Tree]]:
+    """Runs every encoder of a plan on its part of the batch.
+
+    Args:
+        context: The context.
+        plan: The plan.
+        world: The world.
+        crowd: The plan's lanes.
+        encoders: Encoders by slot.
+        batch: The batch, leaves `[n, ...]`.
+        keys: A key per lane, `[n]`.
+        train: Whether layers that differ in training are in training.
+
+    Returns:
+        Features `[n, M, B, d]`, 0 where not observed, and the new statistics per bucket.
+    """
+    dtype = context.settings.dtype
+    shape = (plan.size, batch.y.shape[1], context.settings.dim)
+    columns = [jnp.zeros(shape, dtype)] * len(context.modalities)
+    statistics = []
+    for bucket, values in zip(plan.buckets["encoders"], encoders, strict=True):
+        mask = batch.observed[bucket.lanes, bucket.columns]
+        offset, inputs = 0, []
+        for segment in bucket.segments:
+            part = slice(offset, offset + len(segment.positions))
+            read_slot = jax.vmap(
+                lambda member, rows, m, name=context.modalities[segment.j]: read_inputs(
+                    world.tables, name, member, rows, m, dtype
+                )
+            )
+            inputs.append(read_slot(crowd.member[segment.positions], batch.index[segment.positions], mask[part]))
+            offset = part.stop
+
+        def run(params, stats, x, m, key, column, spec=bucket.spec):
+            key = jax.random.fold_in(key, column)
+            return networks.apply(spec, params, stats, x, dtype=dtype, mask=m, key=key, train=train)
+
+        features, new = jax.vmap(run)(
+            values["params"], values["statistics"], jnp.concatenate(inputs), mask, keys[bucket.lanes], bucket.columns
+        )
+        statistics.append(new)
+        features = jnp.where(mask[..., None], features, 0)
+        offset = 0
+        for segment in bucket.segments:
+            part = slice(offset, offset + len(segment.positions))
+            whole = len(segment.positions) == plan.size
+            columns[segment.j] = (
+                features[part] if whole else columns[segment.j].at[segment.positions].set(features[part])
+            )
+            offset = part.stop
+    return jnp.stack(columns, axis=1), statistics
+
+
+class Sight(NamedTuple):
+    """What the networks make of a batch, for every lane of a plan.
+
+    Attributes:
+        features: View -> `[n, M, B, d]`.
+        params: View -> module per lane -> parameters, leaves `[n, ...]`.
+        quantities: Encoder quantity -> `[n, M]`.
+    """
+
+    features: dict[str, Array]
+    params: dict[str, dict[str, Tree]]
+    quantities: dict[str, Array]
+
+
+def see(
+    context: Context,
+    plan: Plan,
+    world: World,
+    crowd: Crowd,
+    current: Slots,
+    batch: Batch,
+    keys: Array,
+    *,
+    train: bool,
+) -> tuple[Sight, list[Tree]]:
+    """Runs the networks of every view; gradients flow through `current` only, the others run in evaluation mode.
+
+    Returns:
+        What is seen, and the current encoders' new statistics per bucket.
+    """
+    features, params, quantities = {}, {}, {}
+    features["current"], statistics = encode(context, plan, world, crowd, current["encoders"], batch, keys, train=train)
+    params["current"] = _lane_params(context, current)
+    for view in context.layout.views:
+        frozen = jax.lax.stop_gradient(crowd.views[view])
+        features[view], _ = encode(context, plan, world, crowd, frozen["encoders"], batch, keys, train=False)
+        params[view] = _lane_params(context, frozen)
+    if "proximal" in context.layout.quantities:
+        reference = jax.lax.stop_gradient(crowd.views["download"]["encoders"])
+        quantities["proximal"] = _squared_distance(context, plan, current["encoders"], reference)
+    return Sight(features, params, quantities), statistics
+
+
+def per_lane(
+    context: Context,
+    crowd: Crowd,
+    function: Callable[[Method, Lane], Tree],
+    sight: Sight,
+    batch: Batch,
+    keys: Array,
+) -> Tree:
+    """Calls `function(method, lane)` for every lane, vectorised; all leaves gain the leading axis `[n]`."""
+
+    def call(method, info, state, download, round_, sight, batch, key):
+        lane = Lane(
+            features=sight.features,
+            params=sight.params,
+            batch=batch,
+            info=info,
+            state=state,
+            download=download,
+            key=key,
+            round=round_,
+            networks=context.networks,
+            encoder=sight.quantities,
+        )
+        return function(method, lane)
+
+    return jax.vmap(call)(crowd.method, crowd.info, crowd.state, crowd.download, crowd.round, sight, batch, keys)
+
+
+def _lane_params(context: Context, slots: Slots) -> dict[str, Tree]:
+    return {name: slots[name][0]["params"] for name in context.lane_modules}
+
+
+def _squared_distance(context: Context, plan: Plan, encoders: list, reference: list) -> Array:
+    table = jnp.zeros((plan.size, len(context.modalities)), context.settings.dtype)
+    for bucket, a, b in zip(plan.buckets["encoders"], encoders, reference, strict=True):
+        gaps = jax.tree.map(
+            lambda x, y: jnp.sum(jnp.square(x - y).reshape(x.shape[0], -1), axis=1), a["params"], b["params"]
+        )
+        table = table.at[bucket.lanes, bucket.columns].set(sum(jax.tree.leaves(gaps)))
+    return table

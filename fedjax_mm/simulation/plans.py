@@ -1,0 +1,129 @@
+"""Plans: which lanes step together, and where their slots lie in the buckets."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from fedjax_mm.models.networks import NetworkSpec
+from fedjax_mm.simulation.population import Population
+from fedjax_mm.simulation.stores import ROWS, Store
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Segment:
+    """The slots of one modality inside a bucket.
+
+    Attributes:
+        j: Modality (0 for modules that are not encoders).
+        positions: Positions of their lanes in the plan, ascending, int32 `[c]`.
+    """
+
+    j: int
+    positions: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PlanBucket:
+    """The slots of a plan that share an architecture: its segments one after another.
+
+    Attributes:
+        position: The bucket's position in the store.
+        spec: The architecture.
+        segments: The segments, by modality.
+        rows: Part -> the row of each slot, where it does not depend on the lanes picked at run time.
+        whole: Parts whose rows are, in order, exactly the plan's slots: no gather, no scatter.
+    """
+
+    position: int
+    spec: NetworkSpec
+    segments: tuple[Segment, ...]
+    rows: Mapping[str, np.ndarray]
+    whole: frozenset[str]
+
+    @property
+    def lanes(self) -> np.ndarray:
+        """Position in the plan of each slot's lane."""
+        return np.concatenate([segment.positions for segment in self.segments])
+
+    @property
+    def columns(self) -> np.ndarray:
+        """Modality of each slot."""
+        return np.concatenate([np.full(len(segment.positions), segment.j) for segment in self.segments])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Plan:
+    """Lanes that step together.
+
+    Attributes:
+        size: The number of lanes.
+        members: The lanes it is made for, int32: all of them (`size` of them, in this order), or the group from which
+            `size` are picked at run time.
+        seeds: Position of each lane's seed, int32 `[size]`; None where it depends on the lane picked.
+        buckets: Module name -> its buckets.
+    """
+
+    size: int
+    members: np.ndarray
+    seeds: np.ndarray | None
+    buckets: Mapping[str, tuple[PlanBucket, ...]]
+
+
+def shape_groups(stores: Mapping[str, Store]) -> list[np.ndarray]:
+    """The lanes of equal client shape, groups and lanes in ascending order."""
+    signature = np.concatenate([store.bucket for store in stores.values()], axis=1)
+    _, first, group = np.unique(signature, axis=0, return_index=True, return_inverse=True)
+    group = np.argsort(np.argsort(first))[group.reshape(-1)]
+    order = np.argsort(group, kind="stable")
+    return np.split(order.astype(np.int32), np.flatnonzero(np.diff(group[order])) + 1)
+
+
+def lockstep_plan(stores: Mapping[str, Store], population: Population, cohort: int) -> Plan:
+    """All lanes at once. If they are of one shape, only a cohort's lanes, by seed and client; else all are stepped."""
+    groups = shape_groups(stores)
+    seeds = len(population.seeds)
+    if len(groups) == 1 and cohort < population.clients:
+        first = np.repeat(np.arange(seeds) * population.clients, cohort)
+        buckets = {name: _buckets(store, first, picked=True) for name, store in stores.items()}
+        return Plan(seeds * cohort, groups[0], np.repeat(np.arange(seeds), cohort), buckets)
+    lanes = np.arange(population.lanes, dtype=np.int32)
+    buckets = {name: _buckets(store, lanes, picked=False) for name, store in stores.items()}
+    return Plan(len(lanes), lanes, np.repeat(np.arange(seeds), population.clients), buckets)
+
+
+def single_plans(stores: Mapping[str, Store]) -> list[Plan]:
+    """One plan a client shape, for one lane at a time."""
+    return [
+        Plan(1, group, None, {name: _buckets(store, group[:1], picked=None) for name, store in stores.items()})
+        for group in shape_groups(stores)
+    ]
+
+
+def _buckets(store: Store, lanes: np.ndarray, *, picked: bool | None) -> tuple[PlanBucket, ...]:
+    """The buckets of a plan over `lanes`.
+
+    Args:
+        store: The module's storage.
+        lanes: The plan's lanes, or lanes like them.
+        picked: False if they are the lanes themselves; True if lanes of the same seeds will be picked at run time, so
+            that only rows that belong to seeds are known; None if nothing is known of them but their shape.
+
+    Returns:
+        The buckets.
+    """
+    found = []
+    for position, spec in enumerate(store.specs):
+        columns = [np.flatnonzero(column[lanes] == position).astype(np.int32) for column in store.bucket.T]
+        segments = tuple(Segment(j, positions) for j, positions in enumerate(columns) if len(positions))
+        if not segments:
+            continue
+        rows, whole = {}, set()
+        for part in ROWS if picked is not None else ():
+            if picked and not store.shared(part):
+                continue
+            rows[part] = np.concatenate([store.rows[part][lanes[s.positions], s.j] for s in segments])
+            if not picked and np.array_equal(rows[part], np.arange(len(store.owners[part][position]))):
+                whole.add(part)
+        found.append(PlanBucket(position, spec, segments, rows, frozenset(whole)))
+    return tuple(found)

@@ -1,0 +1,230 @@
+"""Lanes: every client of every seed, as rows of index tables over one copy of the data."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_mm.data.standardise import fit
+from fedjax_mm.errors import UsageError
+from fedjax_mm.federation.federation import Federation
+from fedjax_mm.methods.method import Batch, Info
+
+Array = jax.Array
+
+
+class Tables(NamedTuple):
+    """What lives on the device, for F distinct federations of K clients over n samples with M modalities.
+
+    Attributes:
+        inputs: Modality -> `[n + 1, ...]`, as in the data; floating entries that may not be read, and the last row, to
+            which padding points, hold NaN.
+        shift: Modality -> `[F, ...]`; the standardised input is `(x - shift) * scale`.
+        scale: Modality -> `[F, ...]`.
+        labels: Class ids, int32 `[n + 1]`.
+        observed: Bool `[F, n + 1, M]`.
+        train: Rows of the training samples, int32 `[F * K, width]`.
+        evaluated: Rows of validation and test samples, int32 `[F * K, width]`.
+        part: 1 for test samples, 0 for all others, int32 `[F, n + 1]`.
+        evaluated_n: Entries in use of `evaluated`, int32 `[F * K]`.
+        info: The clients, leaves `[F * K, ...]`.
+        seed: Position of the lane's seed, int32 `[L]`.
+        member: Row of the lane's client in the tables, int32 `[L]`.
+    """
+
+    inputs: Mapping[str, Array]
+    shift: Mapping[str, Array]
+    scale: Mapping[str, Array]
+    labels: Array
+    observed: Array
+    train: Array
+    evaluated: Array
+    part: Array
+    evaluated_n: Array
+    info: Info
+    seed: Array
+    member: Array
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Population:
+    """The lanes of a simulation: lane `s * K + k` is client k of seed s.
+
+    Attributes:
+        seeds: The S seeds.
+        federations: The federation of each seed; seeds may share one.
+        tables: What lives on the device.
+    """
+
+    seeds: tuple[int, ...]
+    federations: tuple[Federation, ...]
+    tables: Tables
+
+    @property
+    def clients(self) -> int:
+        """The number of clients K."""
+        return self.federations[0].size
+
+    @property
+    def lanes(self) -> int:
+        """The number of lanes S * K."""
+        return len(self.seeds) * self.clients
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        """The M modality names."""
+        return self.federations[0].data.modalities
+
+    def holds(self) -> np.ndarray:
+        """Which lane holds which modality, bool `[L, M]`."""
+        return np.concatenate([federation.holds for federation in self.federations])
+
+    def train_sizes(self) -> np.ndarray:
+        """Training samples per lane, `[L]`."""
+        return np.concatenate([federation.train.sizes for federation in self.federations])
+
+
+def build_population(seeds: Sequence[int], federations: Sequence[Federation]) -> Population:
+    """Puts data and index tables on the device, each once.
+
+    Args:
+        seeds: The S seeds.
+        federations: One per seed, over the same data and the same number of clients; the same object may repeat.
+
+    Returns:
+        The population.
+
+    Raises:
+        UsageError: The federations do not belong together, or a modality is text.
+    """
+    data, clients = federations[0].data, federations[0].size
+    if any(federation.data is not data or federation.size != clients for federation in federations):
+        raise UsageError("the federations of a simulation must share one data set and one number of clients")
+    for modality, kind in data.kinds.items():
+        if kind == "language" and data.inputs[modality].dtype.kind not in "fui":
+            raise UsageError(f"modality {modality!r} is text; no encoder for text is built yet: leave it out")
+    distinct = list({id(federation): federation for federation in federations}.values())
+    which = [next(f for f, other in enumerate(distinct) if other is federation) for federation in federations]
+    readable = np.any([federation.observed for federation in distinct], axis=0)
+    standard = {modality: _standardisation(distinct, position) for position, modality in enumerate(data.modalities)}
+    evaluated, evaluated_n = _evaluation_rows(distinct, data.size)
+    tables = Tables(
+        inputs={m: _poisoned(data.inputs[m], readable[:, i]) for i, m in enumerate(data.modalities)},
+        shift={m: jnp.asarray(shift) for m, (shift, _) in standard.items()},
+        scale={m: jnp.asarray(scale) for m, (_, scale) in standard.items()},
+        labels=jnp.asarray(np.append(data.labels, 0), jnp.int32),
+        observed=jnp.asarray([np.vstack([f.observed, np.zeros_like(f.observed[:1])]) for f in distinct]),
+        train=jnp.asarray(_padded([f.train.rows for f in distinct], data.size)),
+        evaluated=jnp.asarray(evaluated),
+        part=jnp.asarray(_parts(distinct, data.size)),
+        evaluated_n=jnp.asarray(evaluated_n),
+        info=_infos(distinct),
+        seed=jnp.asarray(np.repeat(np.arange(len(seeds)), clients), jnp.int32),
+        member=jnp.asarray(np.concatenate([f * clients + np.arange(clients) for f in which]), jnp.int32),
+    )
+    return Population(tuple(seeds), tuple(federations), tables)
+
+
+def federation_of(tables: Tables, member: Array) -> Array:
+    """Position of the federation, 0..F-1, of rows in the tables."""
+    return member // (tables.train.shape[0] // tables.observed.shape[0])
+
+
+def read_batch(tables: Tables, info: Info, member: Array, rows: Array) -> Batch:
+    """Labels and masks of some samples of one lane.
+
+    Args:
+        tables: The tables.
+        info: The lane's client.
+        member: The lane's row in the tables, int32 scalar.
+        rows: Rows of the data set, int32 `[B]`; n, one past the last, for padding.
+
+    Returns:
+        The batch. A sample without any modality of the client's is not valid.
+    """
+    observed = tables.observed[federation_of(tables, member), rows] & info.modalities
+    valid = jnp.any(observed, axis=1)
+    return Batch(jnp.where(valid, tables.labels[rows], 0), valid, observed.T, rows)
+
+
+def read_inputs(tables: Tables, modality: str, member: Array, rows: Array, mask: Array, dtype: Any) -> Array:
+    """Standardised inputs of one slot, 0 where masked; the only place where inputs are read.
+
+    Args:
+        tables: The tables.
+        modality: The modality's name.
+        member: The lane's row in the tables, int32 scalar.
+        rows: Rows of the data set, int32 `[B]`.
+        mask: Bool `[B]`.
+        dtype: Floating dtype of the result.
+
+    Returns:
+        `[B, ...]`.
+    """
+    federation = federation_of(tables, member)
+    shift, scale = (table[modality][federation].astype(dtype) for table in (tables.shift, tables.scale))
+    values = (tables.inputs[modality][rows].astype(dtype) - shift) * scale
+    return jnp.where(mask.reshape((-1,) + (1,) * (values.ndim - 1)), values, 0)
+
+
+def _standardisation(distinct: Sequence[Federation], position: int) -> tuple[np.ndarray, np.ndarray]:
+    data = distinct[0].data
+    modality = data.modalities[position]
+    fits = []
+    for federation in distinct:
+        holders = np.flatnonzero(federation.holds[:, position])
+        rows = np.concatenate([federation.train.of(int(client)) for client in holders] or [np.zeros(0, np.int32)])
+        rows = rows[federation.observed[rows, position]]
+        fits.append(fit(data.inputs[modality], data.kinds[modality], rows))
+    return np.stack([shift for shift, _ in fits]), np.stack([scale for _, scale in fits])
+
+
+def _poisoned(values: np.ndarray, readable: np.ndarray) -> Array:
+    table = np.concatenate([values, values[:1]])
+    if np.issubdtype(table.dtype, np.floating):
+        table[np.flatnonzero(~np.append(readable, False))] = np.nan
+    return jnp.asarray(table)
+
+
+def _padded(tables: Sequence[np.ndarray], filler: int) -> np.ndarray:
+    width = max(table.shape[1] for table in tables)
+    return np.concatenate(
+        [np.pad(t, ((0, 0), (0, width - t.shape[1])), constant_values=filler) for t in tables]
+    ).astype(np.int32)
+
+
+def _evaluation_rows(distinct: Sequence[Federation], filler: int) -> tuple[np.ndarray, np.ndarray]:
+    lists = [np.concatenate([f.validation.of(k), f.test.of(k)]) for f in distinct for k in range(f.size)]
+    sizes = np.array([len(rows) for rows in lists], np.int32)
+    table = np.full((len(lists), sizes.max()), filler, np.int32)
+    for row, rows in zip(table, lists, strict=True):
+        row[: len(rows)] = rows
+    return table, sizes
+
+
+def _parts(distinct: Sequence[Federation], filler: int) -> np.ndarray:
+    parts = np.zeros((len(distinct), filler + 1), np.int32)
+    for part, federation in zip(parts, distinct, strict=True):
+        part[federation.test.rows[federation.test.rows < filler]] = 1
+    return parts
+
+
+def _infos(distinct: Sequence[Federation]) -> Info:
+    data, clients = distinct[0].data, distinct[0].size
+    counts, n_m = [], []
+    for federation in distinct:
+        for client in range(clients):
+            rows = federation.train.of(client)
+            counts.append(np.bincount(data.labels[rows], minlength=len(data.classes)))
+            n_m.append((federation.observed[rows] & federation.holds[client]).sum(axis=0))
+    return Info(
+        id=jnp.asarray(np.tile(np.arange(clients), len(distinct)), jnp.int32),
+        task=jnp.zeros(clients * len(distinct), jnp.int32),
+        modalities=jnp.asarray(np.concatenate([f.holds for f in distinct])),
+        counts=jnp.asarray(np.stack(counts), jnp.int32),
+        n=jnp.asarray(np.concatenate([f.train.sizes for f in distinct]), jnp.int32),
+        n_m=jnp.asarray(np.stack(n_m), jnp.int32),
+    )

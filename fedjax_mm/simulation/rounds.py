@@ -1,0 +1,167 @@
+"""A round: cohort, download, local training, averages, server step."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_mm.methods.layout import Phase
+from fedjax_mm.methods.method import Mean, Server, Terms
+from fedjax_mm.objectives.masked import finish_mean
+from fedjax_mm.simulation.aggregate import Progress, absorb, empty_progress, finish
+from fedjax_mm.simulation.context import Context, Slots, State, World
+from fedjax_mm.simulation.executors import Executor
+from fedjax_mm.simulation.keys import derive
+from fedjax_mm.simulation.local import Trainer
+from fedjax_mm.simulation.plans import Plan
+
+Array = jax.Array
+Tree = Any
+
+
+class Cohort(NamedTuple):
+    """Who takes part in a round.
+
+    Attributes:
+        clients: Client ids, ascending, int32 `[S, cohort]`.
+        lanes: Their lanes, int32 `[S * cohort]`, seed by seed.
+        active: Whether a lane takes part, bool `[L]`.
+        position: Lane -> its position in `lanes`, int32 `[L]`; one past the last for all others.
+        round: The round, int32 scalar, from 1.
+    """
+
+    clients: Array
+    lanes: Array
+    active: Array
+    position: Array
+    round: Array
+
+
+class Record(NamedTuple):
+    """What a round reports.
+
+    Attributes:
+        terms: Term -> (sum, weight), each `[S]`.
+        clients: The cohort's client ids, int32 `[S, cohort]`.
+        heard: Members whose result was finite, int32 `[S]`.
+        broken: Module, or `upload` -> lanes where it was not finite, bool `[L]`.
+        sent_rows: Rows present in each `Rows` of the uploads, int32 `[S]` each.
+        received_rows: Rows present in each `Rows` of the downloads, int32 `[S]` each.
+    """
+
+    terms: Terms
+    clients: Array
+    heard: Array
+    broken: dict[str, Array]
+    sent_rows: list[Array]
+    received_rows: list[Array]
+
+
+def draw_cohort(context: Context, world: World, round_: Array) -> Cohort:
+    """Draws, for every seed, `context.cohort` clients without replacement."""
+    seeds, clients, size = context.seeds, context.clients, context.cohort
+
+    def draw(key: Array) -> Array:
+        scores = jax.random.uniform(derive(key, "cohort", round_), (clients,), jnp.float32)
+        return jnp.sort(jnp.argsort(scores)[:size]).astype(jnp.int32)
+
+    everyone = jnp.broadcast_to(jnp.arange(clients, dtype=jnp.int32), (seeds, clients))
+    chosen = everyone if size == clients else jax.vmap(draw)(world.keys)
+    lanes = (chosen + clients * jnp.arange(seeds, dtype=jnp.int32)[:, None]).reshape(-1)
+    active = jnp.zeros(seeds * clients, bool).at[lanes].set(True)
+    order = jnp.arange(seeds * size, dtype=jnp.int32)
+    position = jnp.full(seeds * clients, seeds * size, jnp.int32).at[lanes].set(order)
+    return Cohort(chosen, lanes, active, position, jnp.asarray(round_, jnp.int32))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Round:
+    """The rounds of one stage.
+
+    Attributes:
+        context: The context.
+        phases: What clients do.
+    """
+
+    context: Context
+    phases: tuple[Phase, ...]
+
+    def __call__(self, executor: Executor, world: World, state: State, round_: Array) -> tuple[State, Record]:
+        """One round, inside a compiled program."""
+        cohort, progress = self.open(executor.plans[0], world, state, round_)
+
+        def advance(plan: Plan, progress: Progress, lanes: Array, active: Array) -> Progress:
+            return self.advance(plan, world, cohort, progress, lanes, active)
+
+        return self.close(world, cohort, executor(advance, progress, cohort.lanes, cohort.active))
+
+    def open(self, plan: Plan, world: World, state: State, round_: Array) -> tuple[Cohort, Progress]:
+        """Draws the cohort and sets up the sums."""
+        cohort = draw_cohort(self.context, world, round_)
+        nobody = jnp.zeros(plan.size, bool)
+        trainer = Trainer(self.context, plan, self.phases)
+        shapes = jax.eval_shape(trainer, world, state, jnp.zeros(plan.size, jnp.int32), nobody, cohort.round)
+        return cohort, empty_progress(self.context, state, shapes)
+
+    def advance(
+        self, plan: Plan, world: World, cohort: Cohort, progress: Progress, lanes: Array, active: Array
+    ) -> Progress:
+        """Trains some lanes and adds them to the sums."""
+        outcome = Trainer(self.context, plan, self.phases)(world, progress.state, lanes, active, cohort.round)
+        return absorb(self.context, plan, world, progress, outcome, cohort.position)
+
+    def close(self, world: World, cohort: Cohort, progress: Progress) -> tuple[State, Record]:
+        """Finishes the averages and takes the server's step, seed by seed."""
+        seeds = self.context.seeds
+        stores = finish(self.context, progress)
+        old = Server(self._modules(progress.state.stores), progress.state.server)
+        extra = {
+            name: (
+                jax.tree.map(lambda total, w=weight: jax.vmap(finish_mean)(total, w, jnp.zeros_like(total)), summed),
+                weight,
+            )
+            for name, (summed, weight) in progress.extra.items()
+        }
+        mean = Mean(self._modules(stores), extra)
+        stack = jax.tree.map(lambda leaf: leaf.reshape(seeds, -1, *leaf.shape[1:]), progress.stack)
+        keys = jax.vmap(lambda key: derive(key, "server", cohort.round))(world.keys)
+        new, terms = jax.vmap(lambda m, *arguments: m.server(*arguments))(
+            world.method, old, mean, stack, progress.heard.reshape(seeds, -1), keys
+        )
+        state = progress.state._replace(stores=self._with_modules(stores, new.modules), server=new.state)
+        record = Record(
+            terms=progress.terms | terms,
+            clients=cohort.clients,
+            heard=jnp.sum(progress.heard.reshape(seeds, -1), axis=1, dtype=jnp.int32),
+            broken=progress.broken,
+            sent_rows=progress.sent_rows,
+            received_rows=progress.received_rows,
+        )
+        return state, record
+
+    def _shared(self) -> list[str]:
+        return [name for name, store in self.context.stores.items() if store.shared("params")]
+
+    def _modules(self, stores: Slots) -> dict[str, Tree]:
+        """Shared parameters by seed: `[S, ...]`, encoders as a list of buckets `[S, modalities of the bucket, ...]`."""
+        seeds = self.context.seeds
+
+        def by_seed(tree: Tree) -> Tree:
+            return jax.tree.map(lambda leaf: leaf.reshape(seeds, -1, *leaf.shape[1:]), tree)
+
+        modules = {}
+        for name in self._shared():
+            trees = [values["params"] for values in stores[name]]
+            modules[name] = trees[0] if name in self.context.lane_modules else [by_seed(tree) for tree in trees]
+        return modules
+
+    def _with_modules(self, stores: Slots, modules: dict[str, Tree]) -> Slots:
+        new = dict(stores)
+        for name in self._shared():
+            trees = [modules[name]] if name in self.context.lane_modules else modules[name]
+            new[name] = [
+                values | {"params": jax.tree.map(lambda leaf, old: leaf.reshape(old.shape), tree, values["params"])}
+                for values, tree in zip(stores[name], trees, strict=True)
+            ]
+        return new

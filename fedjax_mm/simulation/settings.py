@@ -1,0 +1,148 @@
+"""How a federation is trained: every option that is not the federation's and not the method's."""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+
+from fedjax_mm.errors import UsageError, choose
+from fedjax_mm.models.fusion import FUSIONS
+
+EXECUTORS = ("auto", "vmap", "map", "lockstep", "debug")
+PRECISIONS = {"float32": jnp.float32, "float64": jnp.float64}
+ENCODERS = ("dnn", "dnn_bn")
+BY_MODEL = {
+    "pool": {"fusion": "sum", "epochs": 2, "batch": 12, "select": "accuracy"},
+    "shared": {"fusion": "mean", "epochs": 3, "batch": 32, "select": "macro_f1"},
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Training options. None means "what the model setting says"; `resolved` fills it in.
+
+    Attributes:
+        rounds: Rounds R, at least 1.
+        eval_every: Rounds between evaluations, at least 1; the last block may be shorter.
+        seeds: Seeds, distinct, at least 0.
+        participation: A float is a rate: max(1, round(rate * K)) clients a round; an int a count.
+        model: `pool` (own encoder per client and modality) or `shared` (one per modality).
+        encoders: Kinds of encoder in the pool; the shared model takes the first.
+        dim: Width d of the shared feature space.
+        fusion: `sum`, `mean` or `concat`.
+        epochs: Local epochs E.
+        batch: Local batch size B.
+        drop_last: True leaves out a last partial batch, as the PyTorch libraries do; by default it is kept and masked.
+        optimizer: `sgd` or `adam`.
+        lr: Learning rate.
+        momentum: Momentum of `sgd`, in [0, 1).
+        weight_decay: Factor of the parameters added to the gradient.
+        clip: Largest Euclidean norm of an optimiser group's gradient; None for no clipping.
+        optimizer_state: `reset` each round or `keep`.
+        statistics: BatchNorm statistics of shared modules: `average` or `local`; None leaves it to the method.
+        nonfinite: What a client whose result is not finite does: `stop` the run, or `skip` (left out and counted).
+        select: Validation metric that selects a round: `accuracy` (pooled) or `macro_f1` (client mean).
+        executor: How lanes are run: `auto`, `vmap`, `map`, `lockstep` or `debug`.
+        precision: `float32` or `float64`.
+    """
+
+    rounds: int = 100
+    eval_every: int = 10
+    seeds: tuple[int, ...] = (0,)
+    participation: float | int = 1.0
+    model: str | None = None
+    encoders: tuple[str, ...] = ("dnn",)
+    dim: int = 48
+    fusion: str | None = None
+    epochs: int | None = None
+    batch: int | None = None
+    drop_last: bool = False
+    optimizer: str = "sgd"
+    lr: float = 0.01
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip: float | None = None
+    optimizer_state: str = "reset"
+    statistics: str | None = None
+    nonfinite: str = "stop"
+    select: str | None = None
+    executor: str = "auto"
+    precision: str = "float32"
+
+    def resolved(self, partition: str, clients: int) -> "Settings":
+        """Fills in what depends on the federation and checks every value.
+
+        Args:
+            partition: The federation's partition.
+            clients: The number of clients K.
+
+        Returns:
+            Settings without None but for `clip` and `statistics`.
+
+        Raises:
+            UsageError: A value is unknown or out of range.
+        """
+        model = self.model or ("pool" if partition in ("m1", "m2", "m1+") else "shared")
+        defaults = BY_MODEL[choose("model", model, BY_MODEL)]
+        missing = {name: value for name, value in defaults.items() if getattr(self, name) is None}
+        settings = dataclasses.replace(self, model=model, **missing)
+        _check_names(settings)
+        _check_ranges(settings)
+        settings.cohort(clients)
+        return settings
+
+    def cohort(self, clients: int) -> int:
+        """The number of clients in a round.
+
+        Raises:
+            UsageError: The participation is not above 0, or above the number of clients.
+        """
+        value = self.participation
+        rate = isinstance(value, float)
+        if not 0 < value <= (1.0 if rate else clients):
+            limit = "a rate in (0, 1]" if rate else f"a count from 1 to the {clients} clients"
+            raise UsageError(f"participation is {value}, must be {limit} (a decimal point makes a rate)")
+        return max(1, round(value * clients)) if rate else int(value)
+
+    @property
+    def dtype(self) -> Any:
+        """The floating dtype of parameters and features."""
+        return PRECISIONS[self.precision]
+
+
+def _check_names(settings: Settings) -> None:
+    choose("fusion", settings.fusion or "", FUSIONS)
+    choose("optimizer", settings.optimizer, ("sgd", "adam"))
+    choose("optimizer_state", settings.optimizer_state, ("reset", "keep"))
+    choose("nonfinite policy", settings.nonfinite, ("stop", "skip"))
+    choose("selection metric", settings.select or "", ("accuracy", "macro_f1"))
+    choose("executor", settings.executor, EXECUTORS)
+    choose("precision", settings.precision, PRECISIONS)
+    if settings.statistics is not None:
+        choose("statistics rule", settings.statistics, ("average", "local"))
+    for kind in settings.encoders:
+        choose("encoder", kind, ENCODERS)
+
+
+def _check_ranges(settings: Settings) -> None:
+    rules = {
+        "rounds": (settings.rounds >= 1, "at least 1"),
+        "eval_every": (settings.eval_every >= 1, "at least 1"),
+        "seeds": (
+            len(settings.seeds) > 0
+            and len(set(settings.seeds)) == len(settings.seeds)
+            and all(0 <= seed < 2**32 for seed in settings.seeds),
+            "at least one, distinct, from 0 to 2^32 - 1",
+        ),
+        "encoders": (len(settings.encoders) > 0, "at least one"),
+        "dim": (settings.dim >= 1, "at least 1"),
+        "epochs": ((settings.epochs or 0) >= 1, "at least 1"),
+        "batch": ((settings.batch or 0) >= 1, "at least 1"),
+        "lr": (0 <= settings.lr < float("inf"), "finite and at least 0"),
+        "momentum": (0 <= settings.momentum < 1, "in [0, 1)"),
+        "weight_decay": (0 <= settings.weight_decay < float("inf"), "finite and at least 0"),
+        "clip": (settings.clip is None or 0 < settings.clip < float("inf"), "above 0, or left out"),
+    }
+    for name, (right, rule) in rules.items():
+        if not right:
+            raise UsageError(f"{name} is {getattr(settings, name)}, must be {rule}")

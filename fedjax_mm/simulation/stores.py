@@ -1,0 +1,149 @@
+"""Where parameters live: one stacked array per bucket of equal shape, a row per owner.
+
+A slot is (lane, modality) for encoders and (lane,) for every other network. Each slot points at a row of its bucket.
+What is private has a row per slot; what the server averages has a row per seed (and modality), to which the slots of
+that seed point. Owning is nothing but this map.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_mm.methods.layout import Layout, Module
+from fedjax_mm.models import networks
+from fedjax_mm.models.networks import NetworkSpec
+from fedjax_mm.models.pool import draw_encoder, shared_encoder
+from fedjax_mm.simulation.keys import derive
+from fedjax_mm.simulation.population import Population
+from fedjax_mm.simulation.settings import Settings
+
+Array = jax.Array
+Tree = Any
+PARTS = ("params", "statistics")
+ROWS = (*PARTS, "slots")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Store:
+    """The storage of one module, described.
+
+    Attributes:
+        name: The module's name.
+        module: The module.
+        specs: The architecture of each bucket.
+        bucket: Bucket of each slot, int32 `[L, J]`, -1 where there is none; J is M for encoders, else 1.
+        rows: Part (`params`, `statistics`) -> row of each slot within its bucket, int32 `[L, J]`, -1 where none; under
+            `slots` a row of its own for every slot, for what a client keeps of a network whoever owns it.
+        owners: Part -> per bucket, for each row, a lane of its owner and its j, `[rows, 2]`.
+    """
+
+    name: str
+    module: Module
+    specs: tuple[NetworkSpec, ...]
+    bucket: np.ndarray
+    rows: Mapping[str, np.ndarray]
+    owners: Mapping[str, tuple[np.ndarray, ...]]
+
+    def shared(self, part: str) -> bool:
+        """True if the server averages the part."""
+        local = part == "statistics" and self.module.statistics == "local"
+        return self.module.share == "mean" and not local
+
+
+def build_stores(layout: Layout, population: Population, settings: Settings) -> dict[str, Store]:
+    """The storage of every module of a layout, by name."""
+    stores = {}
+    for name, module in layout.modules.items():
+        if settings.statistics is not None:
+            module = dataclasses.replace(module, statistics=settings.statistics)
+        if module.network is None:
+            specs, bucket = encoder_buckets(population, settings)
+        else:
+            specs, bucket = (module.network,), np.zeros((population.lanes, 1), np.int32)
+        stores[name] = _store(name, module, specs, bucket, population)
+    return stores
+
+
+def encoder_buckets(population: Population, settings: Settings) -> tuple[tuple[NetworkSpec, ...], np.ndarray]:
+    """The distinct encoder architectures and the bucket of each (lane, modality), int32 `[L, M]`, -1 where none."""
+    data = population.federations[0].data
+    positions: dict[NetworkSpec, int] = {}
+    tables = {}
+    for federation in population.federations:
+        if id(federation) in tables:
+            continue
+        table = np.full(federation.holds.shape, -1, np.int32)
+        for client, m in np.argwhere(federation.holds):
+            shape = tuple(data.inputs[data.modalities[m]].shape[1:])
+            if settings.model == "shared":
+                spec = shared_encoder(shape, settings.dim, kind=settings.encoders[0])
+            else:
+                spec = draw_encoder(
+                    shape,
+                    settings.dim,
+                    kinds=settings.encoders,
+                    split_seed=federation.split_seed,
+                    client=int(client),
+                    modality=int(m),
+                )
+            table[client, m] = positions.setdefault(spec, len(positions))
+        tables[id(federation)] = table
+    return tuple(positions), np.concatenate([tables[id(federation)] for federation in population.federations])
+
+
+def initial_values(store: Store, population: Population, keys: Array, settings: Settings) -> list[Tree]:
+    """Fresh networks for every row of every bucket.
+
+    A shared network starts from (seed, module, modality); all private copies of one shape start from the same weights
+    as it, so that methods are comparable from the first step. Under the pool each client's encoder has its own.
+
+    Returns:
+        Per bucket `{"params": tree, "statistics": tree}`, leaves `[rows, ...]`.
+    """
+    own = store.module.network is None and settings.model == "pool"
+    values = []
+    for position, spec in enumerate(store.specs):
+        owners = store.owners["params"][position]
+
+        def fresh(lane: Array, j: Array, spec: NetworkSpec = spec) -> tuple[Tree, Tree]:
+            key = derive(keys[lane // population.clients], f"initial {store.name}", j)
+            key = derive(key, "client", lane % population.clients) if own else key
+            return networks.init(spec, key, settings.dtype)
+
+        params, statistics = jax.jit(jax.vmap(fresh))(*jnp.asarray(owners, jnp.int32).T)
+        count = len(store.owners["statistics"][position])
+        spread = jax.tree.map(lambda leaf, n=count: jnp.repeat(leaf[:1], n, axis=0), statistics)
+        values.append({"params": params, "statistics": spread})
+    return values
+
+
+def _store(
+    name: str, module: Module, specs: Sequence[NetworkSpec], bucket: np.ndarray, population: Population
+) -> Store:
+    seed = np.repeat(np.arange(len(population.seeds)), population.clients)
+    rows, owners = {}, {}
+    for part in ROWS:
+        local = part == "slots" or module.share == "private" or (part == "statistics" and module.statistics == "local")
+        rows[part], owners[part] = _rows(bucket, len(specs), None if local else seed)
+    return Store(name, module, tuple(specs), bucket, rows, owners)
+
+
+def _rows(bucket: np.ndarray, buckets: int, seed: np.ndarray | None) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    """Rows in modality-major order for private slots; (seed, modality) in seed-major order for shared ones."""
+    rows = np.full(bucket.shape, -1, np.int32)
+    owners = []
+    for position in range(buckets):
+        j, lane = np.nonzero((bucket == position).T)
+        if seed is None:
+            rows[lane, j] = np.arange(len(lane))
+            owners.append(np.stack([lane, j], axis=1))
+        else:
+            columns = np.unique(j)
+            rows[lane, j] = seed[lane] * len(columns) + np.searchsorted(columns, j)
+            first_lane = np.searchsorted(seed, np.arange(seed.max() + 1))
+            owners.append(np.stack([np.repeat(first_lane, len(columns)), np.tile(columns, len(first_lane))], axis=1))
+    return rows, tuple(owners)
