@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from fedjax_mm.models.layers import MaskedBatchNorm
+from fedjax_mm.models.layers import MaskedBatchNorm, linear
 
 Array = jax.Array
 
@@ -48,11 +48,10 @@ class DNN(nnx.Module):
     ):
         sizes = (features, *widths)
         self.hidden = nnx.List(
-            nnx.Linear(before, after, dtype=dtype, param_dtype=dtype, rngs=rngs)
-            for before, after in itertools.pairwise(sizes)
+            linear(before, after, dtype=dtype, rngs=rngs) for before, after in itertools.pairwise(sizes)
         )
         self.norms = nnx.List(MaskedBatchNorm(width, dtype=dtype) for width in widths if normalise)
-        self.last = nnx.Linear(sizes[-1], dim, dtype=dtype, param_dtype=dtype, rngs=rngs)
+        self.last = linear(sizes[-1], dim, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: Array, *, mask: Array, key: Array, train: bool) -> Array:
         """Features `[B, d]` of inputs `[B, *shape]`; rows where `mask` `[B]` is False do not influence the others."""

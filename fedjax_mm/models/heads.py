@@ -7,6 +7,8 @@ from typing import Any
 import jax
 from flax import nnx
 
+from fedjax_mm.models.layers import linear
+
 Array = jax.Array
 
 
@@ -38,8 +40,7 @@ class MLP(nnx.Module):
     def __init__(self, features: int, widths: tuple[int, ...], outputs: int, *, dtype: Any, rngs: nnx.Rngs):
         sizes = (features, *widths, outputs)
         self.layers = nnx.List(
-            nnx.Linear(before, after, dtype=dtype, param_dtype=dtype, rngs=rngs)
-            for before, after in itertools.pairwise(sizes)
+            linear(before, after, dtype=dtype, rngs=rngs) for before, after in itertools.pairwise(sizes)
         )
 
     def __call__(self, x: Array) -> Array:

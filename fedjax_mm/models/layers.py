@@ -1,12 +1,40 @@
 """Layers that are total under masks."""
 
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 Array = jax.Array
+
+
+def lecun_uniform(key: Array, shape: tuple[int, ...], dtype: Any) -> Array | np.ndarray:
+    """Uniform in ±sqrt(3 / fan_in), variance 1 / fan_in; the last axis is the output.
+
+    Drawn on the host by Philox from the key: compiling a generator per layer shape takes far longer than all the draws,
+    and the bits do not depend on what else is drawn. Under tracing, where only shapes matter, it is JAX's own.
+
+    Args:
+        key: A key.
+        shape: Shape of the kernel.
+        dtype: Floating dtype.
+
+    Returns:
+        An array of that shape and dtype.
+    """
+    if isinstance(key, jax.core.Tracer):
+        return jax.nn.initializers.lecun_uniform()(key, shape, dtype)
+    bits = np.asarray(jax.random.key_data(key)).astype(np.uint64).reshape(-1)
+    limit = math.sqrt(3 / max(math.prod(shape[:-1]), 1))
+    return np.random.Generator(np.random.Philox(key=bits[:2])).uniform(-limit, limit, shape).astype(dtype)
+
+
+def linear(before: int, after: int, *, dtype: Any, rngs: nnx.Rngs) -> nnx.Linear:
+    """A dense layer with zero bias, parameters and arithmetic in `dtype`."""
+    return nnx.Linear(before, after, dtype=dtype, param_dtype=dtype, kernel_init=lecun_uniform, rngs=rngs)
 
 
 class MaskedBatchNorm(nnx.Module):

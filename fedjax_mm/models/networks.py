@@ -21,7 +21,7 @@ class NetworkSpec(Protocol):
 
 
 def init(spec: NetworkSpec, key: Array, dtype: Any) -> tuple[Tree, Tree]:
-    """Initial state of a network.
+    """Initial state of a network, made eagerly.
 
     Args:
         spec: The architecture.

@@ -13,12 +13,12 @@ from fedjax_mm.methods.method import Method, Spec, stages_of
 from fedjax_mm.models import networks
 from fedjax_mm.models.fusion import FUSIONS
 from fedjax_mm.models.heads import HeadSpec
-from fedjax_mm.simulation.context import Context, State, World
+from fedjax_mm.simulation.context import Context, Slots, State, World
 from fedjax_mm.simulation.keys import derive, seed_keys
 from fedjax_mm.simulation.optimise import optimiser
 from fedjax_mm.simulation.population import Population
 from fedjax_mm.simulation.settings import Settings
-from fedjax_mm.simulation.stores import ROWS, Store, build_stores, initial_values
+from fedjax_mm.simulation.stores import ROWS, Store, build_stores, initial_values, value_shapes
 
 Array = jax.Array
 Tree = Any
@@ -86,9 +86,19 @@ def build_world(context: Context, population: Population) -> World:
 
 def initial_state(context: Context, population: Population, world: World) -> State:
     """The state before the first round."""
-    stores = {
+    values = {
         name: initial_values(store, population, world.keys, context.settings) for name, store in context.stores.items()
     }
+    return _state_with(context, world, values)
+
+
+def state_shapes(context: Context, world: World) -> State:
+    """Shapes and dtypes of the state, without computing it."""
+    values = {name: value_shapes(store, context.settings) for name, store in context.stores.items()}
+    return jax.eval_shape(lambda world, values: _state_with(context, world, values), world, values)
+
+
+def _state_with(context: Context, world: World, stores: Slots) -> State:
     info = jax.tree.map(lambda leaf: leaf[world.tables.member], world.tables.info)
 
     def client(method: Method, key: Array, info: Any) -> Tree:
@@ -102,7 +112,7 @@ def initial_state(context: Context, population: Population, world: World) -> Sta
     return State(
         stores=stores,
         previous=_by_slot(context, world, stores) if "previous" in context.layout.views else {},
-        participated=jnp.zeros(population.lanes, bool),
+        participated=jnp.zeros(context.seeds * context.clients, bool),
         clients=_cast(context, jax.vmap(client)(by_lane, world.keys[seed], info)),
         server=_cast(context, jax.vmap(server)(world.method, world.keys)),
         optimisers=_kept_optimisers(context, world, stores) if context.settings.optimizer_state == "keep" else [],

@@ -13,7 +13,7 @@ from fedjax_mm.simulation.optimise import Optimiser
 from fedjax_mm.simulation.plans import Plan, PlanBucket
 from fedjax_mm.simulation.population import Tables
 from fedjax_mm.simulation.settings import Settings
-from fedjax_mm.simulation.stores import PARTS, Store
+from fedjax_mm.simulation.stores import PARTS, Store, at
 
 Array = jax.Array
 Tree = Any
@@ -91,11 +91,6 @@ class State(NamedTuple):
     clients: Tree
     server: Tree
     optimisers: Tree
-
-
-def at(tree: Tree, index: Any) -> Tree:
-    """Every leaf indexed along its leading axis."""
-    return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
 def select(mask: Array, new: Tree, old: Tree) -> Tree:

@@ -14,13 +14,12 @@ from fedjax_mm.errors import RunError, UsageError
 from fedjax_mm.methods.layout import Stage
 from fedjax_mm.methods.method import Method, stages_of
 from fedjax_mm.metrics.evaluation import Evaluation
-from fedjax_mm.simulation.build import build_context, build_world, initial_state
+from fedjax_mm.simulation.build import build_context, build_world, initial_state, state_shapes
 from fedjax_mm.simulation.context import Context, State, World
 from fedjax_mm.simulation.costs import Exchange, exchange
 from fedjax_mm.simulation.evaluate import Counts, Evaluator
 from fedjax_mm.simulation.executors import Debug, Executor
 from fedjax_mm.simulation.forward import gather_crowd, per_lane, read, see
-from fedjax_mm.simulation.local import Trainer
 from fedjax_mm.simulation.placement import choose_executor, make_executor
 from fedjax_mm.simulation.population import Population
 from fedjax_mm.simulation.rounds import Record, Round
@@ -60,6 +59,7 @@ class Engine:
         reader: How lanes are evaluated.
         reason: Why this executor.
         stages: The method's stages, with their lengths.
+        rounds: The rounds of each stage.
         predictors: The method's predictors, the primary one first.
         upload: Price list of the way up.
         download: Price list of the way down.
@@ -73,6 +73,7 @@ class Engine:
     reader: Executor
     reason: str
     stages: tuple[Stage, ...]
+    rounds: tuple[Round, ...]
     predictors: tuple[str, ...]
     upload: Exchange
     download: Exchange
@@ -157,7 +158,7 @@ class Engine:
     def _program(self, stage: int, length: int, state: State) -> Any:
         key = (stage, length)
         if key not in self.programs:
-            rounds = Round(self.context, self.stages[stage].phases)
+            rounds = self.rounds[stage]
             evaluator = Evaluator(self.context, self.predictors)
             if isinstance(self.executor, Debug):
                 self.programs[key] = functools.partial(_debug_block, self, rounds, evaluator, length)
@@ -223,13 +224,14 @@ def build_engine(method: Method, population: Population, settings: Settings) -> 
     name, reason = choose_executor(context, population)
     executor = make_executor(name, context, population)
     reader = make_executor(name, dataclasses.replace(context, cohort=context.clients), population)
-    state = jax.eval_shape(lambda w: initial_state(context, population, w), world)
+    state = state_shapes(context, world)
     plan = executor.plans[0]
     stages = stages_of(context.layout, context.spec)
     lanes = jax.ShapeDtypeStruct((plan.size,), jnp.int32)
     active = jax.ShapeDtypeStruct((plan.size,), bool)
     round_ = jax.ShapeDtypeStruct((), jnp.int32)
-    outcome = jax.eval_shape(Trainer(context, plan, stages[0].phases), world, state, lanes, active, round_)
+    rounds = tuple(Round(context, stage.phases) for stage in stages)
+    outcome = jax.eval_shape(rounds[0].trainer(plan).train, world, state, lanes, active, round_)
     return Engine(
         population=population,
         context=context,
@@ -238,6 +240,7 @@ def build_engine(method: Method, population: Population, settings: Settings) -> 
         reader=reader,
         reason=reason,
         stages=stages,
+        rounds=rounds,
         predictors=_predictors(context, plan, world, state),
         upload=exchange(context, (outcome.upload.mean, outcome.upload.stack), plan.size),
         download=exchange(context, outcome.crowd.download, plan.size),
@@ -282,14 +285,14 @@ def _debug_block(
     engine: Engine, rounds: Round, evaluator: Evaluator, length: int, world: World, state: State, first: Array
 ) -> tuple[State, Record, Counts]:
     """The same as a Python loop over rounds and clients, each step jitted alone."""
-    cache = engine.programs.setdefault(("debug", id(rounds.phases)), _debug_steps(engine, rounds, evaluator))
+    cache = engine.programs.setdefault(("debug", rounds), _debug_steps(engine, rounds, evaluator))
     records = []
     for round_ in range(int(first), int(first) + length):
         cohort, progress = cache["open"](world, state, jnp.int32(round_))
 
         def advance(plan, progress, lanes, active, cohort=cohort, round_=round_):
             try:
-                return cache["advance"][id(plan)](world, cohort, progress, lanes, active)
+                return cache["advance"][plan](world, cohort, progress, lanes, active)
             except Exception as error:
                 raise RunError(f"round {round_}, local training: {error}") from error
 
@@ -299,7 +302,7 @@ def _debug_block(
     everyone = jnp.arange(engine.population.lanes, dtype=jnp.int32)
 
     def count(plan, counts, lanes, active):
-        return cache["count"][id(plan)](world, state, counts, lanes, active, jnp.int32(first + length - 1))
+        return cache["count"][plan](world, state, counts, lanes, active, jnp.int32(first + length - 1))
 
     counts = engine.reader(count, evaluator.empty(), everyone, jnp.ones(everyone.shape, bool))
     return state, jax.tree.map(lambda *leaves: jnp.stack(leaves), *records), counts
@@ -309,9 +312,9 @@ def _debug_steps(engine: Engine, rounds: Round, evaluator: Evaluator) -> dict[st
     plans, readers = engine.executor.plans, engine.reader.plans
     return {
         "open": jax.jit(functools.partial(rounds.open, plans[0])),
-        "advance": {id(plan): jax.jit(functools.partial(rounds.advance, plan)) for plan in plans},
+        "advance": {plan: jax.jit(functools.partial(rounds.advance, plan)) for plan in plans},
         "close": jax.jit(rounds.close),
-        "count": {id(plan): jax.jit(functools.partial(evaluator.advance, plan)) for plan in readers},
+        "count": {plan: jax.jit(functools.partial(evaluator.advance, plan)) for plan in readers},
     }
 
 

@@ -1,6 +1,7 @@
 """Local training of a plan's lanes: phases, epochs, masked steps; then one pass to collect, and the upload."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -56,6 +57,15 @@ class Trainer:
     plan: Plan
     phases: tuple[Phase, ...]
 
+    @functools.cached_property
+    def train(self) -> Callable[[World, State, Array, Array, Array], Outcome]:
+        """`__call__`, traced once however often it is used."""
+        return jax.jit(self.__call__)
+
+    @functools.cached_property
+    def _steps(self) -> list[Callable[..., tuple[Slots, Tree, Terms]]]:
+        return [jax.jit(partial(self._step, phase)) for phase in self.phases]
+
     def __call__(self, world: World, state: State, lanes: Array, active: Array, round_: Array) -> Outcome:
         """Trains the lanes.
 
@@ -89,12 +99,15 @@ class Trainer:
             name: networks[name][0]["params"] for name in self.context.lane_modules if stores[name].shared("params")
         }
 
+    def _trained(self, phase: Phase) -> tuple[str, ...]:
+        return phase.train or tuple(self.context.layout.modules)
+
     def _train(
         self, world: World, crowd: Crowd, networks: Slots, index: int, phase: Phase, kept: Tree
     ) -> tuple[Slots, Tree, Terms]:
         """One phase: `epochs` passes over every lane's samples in an order of its own."""
         settings = self.context.settings
-        names = phase.train or tuple(self.context.layout.modules)
+        names = self._trained(phase)
         epochs = phase.epochs or self.context.spec.epochs
         size = settings.batch or 1
         steps = -(-world.tables.train.shape[1] // size)
@@ -102,7 +115,7 @@ class Trainer:
         n = jnp.where(crowd.active, crowd.info.n, 0)
         n = n // size * size if settings.drop_last else n
         longest = jnp.max(-(-n // size))
-        step = partial(self._step, world, crowd, names, phase)
+        step = partial(self._steps[index], world, crowd)
         optimisers = kept if kept is not None else self._optimisers(world, crowd, names, networks)
         empty = jax.eval_shape(step, networks, optimisers, jnp.zeros((self.plan.size, size), jnp.int32), keys)[2]
         terms = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), empty)
@@ -127,16 +140,16 @@ class Trainer:
 
     def _step(
         self,
+        phase: Phase,
         world: World,
         crowd: Crowd,
-        names: tuple[str, ...],
-        phase: Phase,
         networks: Slots,
         optimisers: Tree,
         rows: Array,
         keys: Array,
     ) -> tuple[Slots, Tree, Terms]:
         """One masked step of all lanes; a lane without valid samples keeps everything, bit for bit."""
+        names = self._trained(phase)
         batch = read(world, crowd, rows)
         stepping = jnp.any(batch.valid, axis=1)
 

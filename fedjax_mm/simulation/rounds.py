@@ -82,10 +82,16 @@ class Round:
     Attributes:
         context: The context.
         phases: What clients do.
+        trainers: Local training by plan, made when first asked for.
     """
 
     context: Context
     phases: tuple[Phase, ...]
+    trainers: dict[Plan, Trainer] = dataclasses.field(default_factory=dict)
+
+    def trainer(self, plan: Plan) -> Trainer:
+        """Local training of a plan's lanes."""
+        return self.trainers.setdefault(plan, Trainer(self.context, plan, self.phases))
 
     def __call__(self, executor: Executor, world: World, state: State, round_: Array) -> tuple[State, Record]:
         """One round, inside a compiled program."""
@@ -100,15 +106,16 @@ class Round:
         """Draws the cohort and sets up the sums."""
         cohort = draw_cohort(self.context, world, round_)
         nobody = jnp.zeros(plan.size, bool)
-        trainer = Trainer(self.context, plan, self.phases)
-        shapes = jax.eval_shape(trainer, world, state, jnp.zeros(plan.size, jnp.int32), nobody, cohort.round)
+        shapes = jax.eval_shape(
+            self.trainer(plan).train, world, state, jnp.zeros(plan.size, jnp.int32), nobody, cohort.round
+        )
         return cohort, empty_progress(self.context, state, shapes)
 
     def advance(
         self, plan: Plan, world: World, cohort: Cohort, progress: Progress, lanes: Array, active: Array
     ) -> Progress:
         """Trains some lanes and adds them to the sums."""
-        outcome = Trainer(self.context, plan, self.phases)(world, progress.state, lanes, active, cohort.round)
+        outcome = self.trainer(plan).train(world, progress.state, lanes, active, cohort.round)
         return absorb(self.context, plan, world, progress, outcome, cohort.position)
 
     def close(self, world: World, cohort: Cohort, progress: Progress) -> tuple[State, Record]:

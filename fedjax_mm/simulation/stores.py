@@ -101,24 +101,57 @@ def initial_values(store: Store, population: Population, keys: Array, settings: 
     A shared network starts from (seed, module, modality); all private copies of one shape start from the same weights
     as it, so that methods are comparable from the first step. Under the pool each client's encoder has its own.
 
+    Args:
+        store: The storage.
+        population: The lanes.
+        keys: One key per seed, `[S]`.
+        settings: Resolved settings.
+
     Returns:
         Per bucket `{"params": tree, "statistics": tree}`, leaves `[rows, ...]`.
     """
     own = store.module.network is None and settings.model == "pool"
+
+    @jax.vmap
+    def key_of(key: Array, client: Array, j: Array) -> Array:
+        key = derive(key, f"initial {store.name}", j)
+        return derive(key, "client", client) if own else key
+
+    lanes, j = np.concatenate(store.owners["params"]).T
+    seed, client = np.divmod(lanes, population.clients)
+    all_owners = np.stack([seed, client if own else 0 * client, j], axis=1)
+    owners_of = np.split(all_owners, np.cumsum([len(rows) for rows in store.owners["params"]])[:-1])
+    distinct_of = [np.unique(owners, axis=0, return_inverse=True) for owners in owners_of]
+    asked = np.concatenate([distinct for distinct, _ in distinct_of])
+    row_keys = iter(key_of(keys[asked[:, 0]], *jnp.asarray(asked[:, 1:], jnp.int32).T))
+    values = []
+    for position, (spec, (distinct, copies)) in enumerate(zip(store.specs, distinct_of, strict=True)):
+        fresh = [networks.init(spec, next(row_keys), settings.dtype) for _ in distinct]
+        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *[params for params, _ in fresh])
+        count = len(store.owners["statistics"][position])
+        values.append(
+            {
+                "params": jax.tree.map(jnp.asarray, at(stacked, copies.reshape(-1))),
+                "statistics": jax.tree.map(lambda leaf, n=count: jnp.repeat(leaf[None], n, axis=0), fresh[0][1]),
+            }
+        )
+    return values
+
+
+def value_shapes(store: Store, settings: Settings) -> list[Tree]:
+    """Shapes and dtypes of what `initial_values` returns."""
     values = []
     for position, spec in enumerate(store.specs):
-        owners = store.owners["params"][position]
-
-        def fresh(lane: Array, j: Array, spec: NetworkSpec = spec) -> tuple[Tree, Tree]:
-            key = derive(keys[lane // population.clients], f"initial {store.name}", j)
-            key = derive(key, "client", lane % population.clients) if own else key
-            return networks.init(spec, key, settings.dtype)
-
-        params, statistics = jax.jit(jax.vmap(fresh))(*jnp.asarray(owners, jnp.int32).T)
-        count = len(store.owners["statistics"][position])
-        spread = jax.tree.map(lambda leaf, n=count: jnp.repeat(leaf[:1], n, axis=0), statistics)
-        values.append({"params": params, "statistics": spread})
+        values.append({})
+        for part, tree in zip(PARTS, networks.shapes(spec, settings.dtype), strict=True):
+            rows = len(store.owners[part][position])
+            values[-1][part] = jax.tree.map(lambda s, n=rows: jax.ShapeDtypeStruct((n, *s.shape), s.dtype), tree)
     return values
+
+
+def at(tree: Tree, index: Any) -> Tree:
+    """Every leaf indexed along its leading axis."""
+    return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
 def _store(

@@ -1,0 +1,112 @@
+"""A run directory: where its files are, when it may be made, and how they are written."""
+
+import dataclasses
+import datetime
+import itertools
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedjax_mm.errors import RunError, UsageError
+from fedjax_mm.runs import checkpoints, files, records
+from fedjax_mm.runs.files import Path
+from fedjax_mm.runs.records import MethodRecord
+
+
+@dataclasses.dataclass(frozen=True)
+class RunDirectory:
+    """A run directory.
+
+    Attributes:
+        path: The directory.
+    """
+
+    path: pathlib.Path
+
+    def checkpoints(self, label: str) -> pathlib.Path:
+        """The checkpoints of a method."""
+        return self.path / "checkpoints" / label
+
+    def record(self, label: str) -> pathlib.Path:
+        """What a method has recorded, for `resume`."""
+        return self.checkpoints(label) / "record.npz"
+
+    def create(self, manifest: Mapping[str, Any]) -> None:
+        """Makes the directory, with its manifest and tables without rows.
+
+        Raises:
+            UsageError: It cannot be made.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            files.write_json(self.path / "manifest.json", manifest)
+        except OSError as error:
+            raise UsageError(f"cannot write to {self.path}: {error.strerror}") from error
+        self.write_tables([], "accuracy")
+        self.write_costs({})
+
+    def keep(self, record: MethodRecord, state: Any, fingerprint: Mapping[str, Any]) -> None:
+        """Saves what a method recorded, then its state: a checkpoint never lacks its records."""
+        self.checkpoints(record.name).mkdir(parents=True, exist_ok=True)
+        records.save(record, self.record(record.name))
+        checkpoints.save(self.checkpoints(record.name), int(record.rounds[-1]), state, fingerprint=fingerprint)
+
+    def stored(self, label: str) -> MethodRecord | None:
+        """What a method has recorded, up to its last checkpoint; None if it has none."""
+        last = checkpoints.latest(self.checkpoints(label))
+        return None if last is None else records.until(records.load(self.record(label)), last)
+
+    def write_tables(self, recorded: Sequence[MethodRecord], metric: str) -> None:
+        """Writes `rounds.csv`, `clients.csv` and `summary.json`; `metric` is what selects a round."""
+        files.write_csv(self.path / "rounds.csv", records.rounds_table(recorded))
+        files.write_csv(self.path / "clients.csv", records.clients_table(recorded))
+        files.write_json(self.path / "summary.json", records.summary(recorded, metric=metric))
+
+    def write_costs(self, content: Mapping[str, Any]) -> None:
+        """Writes `costs.json`."""
+        files.write_json(self.path / "costs.json", content)
+
+    def manifest(self) -> dict[str, Any]:
+        """The manifest.
+
+        Raises:
+            UsageError: This is not a run directory.
+            RunError: The manifest is damaged.
+        """
+        if not (self.path / "manifest.json").is_file():
+            raise UsageError(f"{self.path} is not a run directory: it has no manifest.json")
+        return read_manifest(self.path / "manifest.json")
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Reads a manifest.
+
+    Raises:
+        UsageError: The file is missing or is not a manifest of this schema version.
+        RunError: It is damaged.
+    """
+    content = files.read_json(path)
+    missing = [key for key in ("data", "federation", "settings", "methods") if key not in content]
+    if missing:
+        raise RunError(f"{path} is not a manifest: it lacks {', '.join(missing)}")
+    return content
+
+
+def new_directory(out: Path) -> RunDirectory:
+    """A directory for a new run; nothing is made yet.
+
+    Raises:
+        UsageError: `out` exists and is not an empty folder.
+    """
+    path = pathlib.Path(out).expanduser()
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        what = "already holds a run" if (path / "manifest.json").exists() else "exists and is not an empty folder"
+        raise UsageError(f"{path} {what}; nothing is overwritten: choose another --out, or resume it if it is a run")
+    return RunDirectory(path)
+
+
+def default_directory(name: str) -> pathlib.Path:
+    """`runs/<date>-<time>-<name>`, numbered where that exists."""
+    stem = f"{datetime.datetime.now():%Y%m%d-%H%M%S}-{name}"
+    candidates = (pathlib.Path("runs") / (stem if n == 1 else f"{stem}-{n}") for n in itertools.count(1))
+    return next(path for path in candidates if not path.exists())
