@@ -7,8 +7,8 @@ import pkgutil
 from types import ModuleType
 
 from fedjax_mm.errors import UsageError, choose
-from fedjax_mm.methods.layout import Layout, Module, Phase, Rows, Stage, Upload, shared_model
-from fedjax_mm.methods.method import Info, Lane, Mean, Method, Server, Spec, method
+from fedjax_mm.methods.layout import Layout, Module, Phase, Rows, Spec, Stage, Upload, shared_model
+from fedjax_mm.methods.method import Info, Lane, Mean, Method, Server, method
 
 __all__ = [
     "Info",

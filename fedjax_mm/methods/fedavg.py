@@ -2,8 +2,8 @@
 
 from typing import ClassVar
 
-from fedjax_mm.methods.layout import Layout, shared_model
-from fedjax_mm.methods.method import Method, Spec, method
+from fedjax_mm.methods.layout import Layout, Spec, shared_model
+from fedjax_mm.methods.method import Method, method
 
 
 @method

@@ -5,8 +5,8 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from fedjax_mm.errors import UsageError
-from fedjax_mm.methods.layout import Rows, Upload
-from fedjax_mm.methods.method import Array, Info, Lane, Mean, Method, Server, Spec, Terms, Tree, method
+from fedjax_mm.methods.layout import Rows, Spec, Upload
+from fedjax_mm.methods.method import Array, Info, Lane, Mean, Method, Server, Terms, Tree, method
 from fedjax_mm.objectives.prototypes import (
     class_means,
     class_sums,

@@ -2,18 +2,47 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
 from fedjax_mm.errors import choose
 from fedjax_mm.models.networks import NetworkSpec
 
-if TYPE_CHECKING:
-    from fedjax_mm.methods.method import Spec
-
 SHARES = ("private", "mean")
 WEIGHTS = ("samples", "uniform")
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """Static facts about a federation that shape a method's networks.
+
+    Attributes:
+        modalities: The M modality names.
+        classes: The number of classes C.
+        clients: The number of clients K.
+        dim: Width d of the shared feature space.
+        fusion: How modality features become one: `sum`, `mean` or `concat`.
+        model: `pool` (an own encoder per client and modality) or `shared` (one per modality).
+        head: The network from the fused feature to the C logits.
+        rounds: Rounds R of the run.
+        epochs: Local epochs E of a phase that names none.
+    """
+
+    modalities: tuple[str, ...]
+    classes: int
+    clients: int
+    dim: int
+    fusion: str
+    model: str
+    head: NetworkSpec
+    rounds: int
+    epochs: int
+
+    @property
+    def fused(self) -> int:
+        """Width of the fused feature."""
+        return self.dim * len(self.modalities) if self.fusion == "concat" else self.dim
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,6 +150,6 @@ class Upload(NamedTuple):
     state: Any = {}  # noqa: RUF012
 
 
-def shared_model(spec: "Spec", *, encoders: str, head: str) -> Layout:
+def shared_model(spec: Spec, *, encoders: str, head: str) -> Layout:
     """The plain layout: encoders and one head, each with its share."""
     return Layout({"encoders": Module(None, share=encoders), "head": Module(spec.head, share=head)})

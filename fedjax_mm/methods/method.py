@@ -12,46 +12,13 @@ from typing import Any, ClassVar, NamedTuple, dataclass_transform
 import jax
 
 from fedjax_mm.errors import UsageError
-from fedjax_mm.methods.layout import Layout, Stage, Upload, shared_model
-from fedjax_mm.models.networks import NetworkSpec
+from fedjax_mm.methods.layout import Layout, Spec, Stage, Upload, shared_model
 from fedjax_mm.objectives.supervised import cross_entropy
 
 Array = jax.Array
 Tree = Any
 Terms = dict[str, tuple[Array, Array]]
 """Name -> (sum, weight): what is reported is the sum of sums over the sum of weights."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Spec:
-    """Static facts about a federation that shape a method's networks.
-
-    Attributes:
-        modalities: The M modality names.
-        classes: The number of classes C.
-        clients: The number of clients K.
-        dim: Width d of the shared feature space.
-        fusion: How modality features become one: `sum`, `mean` or `concat`.
-        model: `pool` (an own encoder per client and modality) or `shared` (one per modality).
-        head: The network from the fused feature to the C logits.
-        rounds: Rounds R of the run.
-        epochs: Local epochs E of a phase that names none.
-    """
-
-    modalities: tuple[str, ...]
-    classes: int
-    clients: int
-    dim: int
-    fusion: str
-    model: str
-    head: NetworkSpec
-    rounds: int
-    epochs: int
-
-    @property
-    def fused(self) -> int:
-        """Width of the fused feature."""
-        return self.dim * len(self.modalities) if self.fusion == "concat" else self.dim
 
 
 class Info(NamedTuple):

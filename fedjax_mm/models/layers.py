@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.core import Tracer
 
 Array = jax.Array
 
@@ -25,7 +26,7 @@ def lecun_uniform(key: Array, shape: tuple[int, ...], dtype: Any) -> Array | np.
     Returns:
         An array of that shape and dtype.
     """
-    if isinstance(key, jax.core.Tracer):
+    if isinstance(key, Tracer):
         return jax.nn.initializers.lecun_uniform()(key, shape, dtype)
     bits = np.asarray(jax.random.key_data(key)).astype(np.uint64).reshape(-1)
     limit = math.sqrt(3 / max(math.prod(shape[:-1]), 1))

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_mm.errors import UsageError
-from fedjax_mm.methods.layout import Layout
-from fedjax_mm.methods.method import Method, Spec, stages_of
+from fedjax_mm.methods.layout import Layout, Spec
+from fedjax_mm.methods.method import Method, stages_of
 from fedjax_mm.models import networks
 from fedjax_mm.models.fusion import FUSIONS
 from fedjax_mm.models.heads import HeadSpec
@@ -48,6 +48,8 @@ def build_context(method: Method, population: Population, settings: Settings) ->
     Raises:
         UsageError: The method does not suit the federation or the settings.
     """
+    if jax.tree_util.all_leaves([method]):
+        raise UsageError(f"{type(method).__name__} is not a pytree: put @fedjax_mm.methods.method above the class")
     spec = build_spec(population, settings)
     method.check(spec)
     layout = method.layout(spec)

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_mm.methods.layout import Layout
-from fedjax_mm.methods.method import Method, Spec
+from fedjax_mm.methods.layout import Layout, Spec
+from fedjax_mm.methods.method import Method
 from fedjax_mm.simulation.optimise import Optimiser
 from fedjax_mm.simulation.plans import Plan, PlanBucket
 from fedjax_mm.simulation.population import Tables

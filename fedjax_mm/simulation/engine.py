@@ -10,18 +10,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_mm.errors import RunError, UsageError
+from fedjax_mm.errors import RunError
 from fedjax_mm.methods.layout import Stage
 from fedjax_mm.methods.method import Method, stages_of
 from fedjax_mm.metrics.evaluation import Evaluation
+from fedjax_mm.simulation.blocks import DebugProgram, run_rounds
 from fedjax_mm.simulation.build import build_context, build_world, initial_state, state_shapes
 from fedjax_mm.simulation.context import Context, State, World
 from fedjax_mm.simulation.costs import Exchange, exchange
 from fedjax_mm.simulation.evaluate import Counts, Evaluator
 from fedjax_mm.simulation.executors import Debug, Executor
-from fedjax_mm.simulation.forward import gather_crowd, per_lane, read, see
 from fedjax_mm.simulation.placement import choose_executor, make_executor
 from fedjax_mm.simulation.population import Population
+from fedjax_mm.simulation.prediction import predictor_names, scores_of
 from fedjax_mm.simulation.rounds import Record, Round
 from fedjax_mm.simulation.settings import Settings
 
@@ -140,16 +141,7 @@ class Engine:
         Raises:
             UsageError: A modality is unknown or not the client's, or shapes do not match.
         """
-        tables = _tables_for(self, seed, client, inputs)
-        world = self.world._replace(tables=tables)
-        rows = jnp.arange(tables.labels.shape[0] - 1, dtype=jnp.int32)[None]
-        lane = jnp.asarray([seed * self.context.clients + client], jnp.int32)
-        plan = next(p for p in make_executor("map", self.context, self.population).plans if int(lane[0]) in p.members)
-        crowd, networks = gather_crowd(self.context, plan, world, state, lane, jnp.ones(1, bool), jnp.int32(0))
-        batch, keys = read(world, crowd, rows), world.keys[crowd.seed]
-        sight, _ = see(self.context, plan, world, crowd, networks, batch, keys, train=False)
-        scores = per_lane(self.context, crowd, lambda method, one: method.predict(one), sight, batch, keys)
-        return {name: np.asarray(value[0]) for name, value in scores.items()}
+        return scores_of(self.context, self.population, self.world, state, seed, client, inputs)
 
     def _stage_of(self, round_: int) -> int:
         ends = np.cumsum([stage.rounds or 0 for stage in self.stages])
@@ -158,26 +150,27 @@ class Engine:
     def _program(self, stage: int, length: int, state: State) -> Any:
         key = (stage, length)
         if key not in self.programs:
-            rounds = self.rounds[stage]
             evaluator = Evaluator(self.context, self.predictors)
             if isinstance(self.executor, Debug):
-                self.programs[key] = functools.partial(_debug_block, self, rounds, evaluator, length)
+                self.programs[key] = DebugProgram(self.executor, self.reader, self.rounds[stage], evaluator, length)
             else:
-                block = functools.partial(_block, self.executor, self.reader, rounds, evaluator, length)
-                lowered = jax.jit(block, donate_argnums=1).lower(self.world, state, jnp.int32(1))
+                program = functools.partial(
+                    run_rounds, self.executor, self.reader, self.rounds[stage], evaluator, length
+                )
+                lowered = jax.jit(program, donate_argnums=1).lower(self.world, state, jnp.int32(1))
                 self.programs[key] = lowered.compile()
         return self.programs[key]
 
     def _stop_if_broken(self, records: Record, rounds: np.ndarray) -> None:
-        for name, flags in records.broken.items():
-            if flags.any():
-                step, lane = np.argwhere(flags)[0]
-                seed, client = divmod(int(lane), self.context.clients)
-                raise RunError(
-                    f"{self.context.method.name}: not finite in round {rounds[step]}: {name} of client "
-                    f"{self.population.federations[seed].clients[client]} (seed {self.population.seeds[seed]}); "
-                    "a smaller lr or a clip may help; nonfinite=skip leaves such clients out and counts them"
-                )
+        found = [(*np.argwhere(flags)[0], name) for name, flags in records.broken.items() if flags.any()]
+        if found:
+            step, lane, name = min(found)
+            seed, client = divmod(int(lane), self.context.clients)
+            raise RunError(
+                f"{self.context.method.name}: not finite in round {rounds[step]}: {name} of client "
+                f"{self.population.federations[seed].clients[client]} (seed {self.population.seeds[seed]}); "
+                "a smaller lr or a clip may help; nonfinite=skip leaves such clients out and counts them"
+            )
 
     def _terms(self, records: Record) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Terms and counters per round and seed; bytes are means per cohort member."""
@@ -241,99 +234,7 @@ def build_engine(method: Method, population: Population, settings: Settings) -> 
         reason=reason,
         stages=stages,
         rounds=rounds,
-        predictors=_predictors(context, plan, world, state),
+        predictors=predictor_names(context, plan, world, state),
         upload=exchange(context, (outcome.upload.mean, outcome.upload.stack), plan.size),
         download=exchange(context, outcome.crowd.download, plan.size),
     )
-
-
-def _predictors(context: Context, plan: Any, world: World, state: Any) -> tuple[str, ...]:
-    def predict(world: World, state: State) -> Tree:
-        lanes = jnp.zeros(plan.size, jnp.int32)
-        crowd, networks = gather_crowd(context, plan, world, state, lanes, lanes == 0, jnp.int32(0))
-        batch, keys = read(world, crowd, jnp.zeros((plan.size, 1), jnp.int32)), world.keys[crowd.seed]
-        sight, _ = see(context, plan, world, crowd, networks, batch, keys, train=False)
-        return per_lane(context, crowd, lambda method, lane: method.predict(lane), sight, batch, keys)
-
-    names = list(jax.eval_shape(predict, world, state))
-    primary = context.method.primary
-    if primary not in names:
-        raise UsageError(f"{context.method.name}: its primary predictor {primary!r} is not among {names}")
-    return (primary, *(name for name in names if name != primary))
-
-
-def _block(
-    executor: Executor,
-    reader: Executor,
-    rounds: Round,
-    evaluator: Evaluator,
-    length: int,
-    world: World,
-    state: State,
-    first: Array,
-) -> tuple[State, Record, Counts]:
-    """The compiled program: some rounds, then an evaluation."""
-
-    def step(state: State, offset: Array) -> tuple[State, Record]:
-        return rounds(executor, world, state, first + offset)
-
-    state, records = jax.lax.scan(step, state, jnp.arange(length, dtype=jnp.int32))
-    return state, records, evaluator(reader, world, state, first + length - 1)
-
-
-def _debug_block(
-    engine: Engine, rounds: Round, evaluator: Evaluator, length: int, world: World, state: State, first: Array
-) -> tuple[State, Record, Counts]:
-    """The same as a Python loop over rounds and clients, each step jitted alone."""
-    cache = engine.programs.setdefault(("debug", rounds), _debug_steps(engine, rounds, evaluator))
-    records = []
-    for round_ in range(int(first), int(first) + length):
-        cohort, progress = cache["open"](world, state, jnp.int32(round_))
-
-        def advance(plan, progress, lanes, active, cohort=cohort, round_=round_):
-            try:
-                return cache["advance"][plan](world, cohort, progress, lanes, active)
-            except Exception as error:
-                raise RunError(f"round {round_}, local training: {error}") from error
-
-        progress = engine.executor(advance, progress, cohort.lanes, cohort.active)
-        state, record = cache["close"](world, cohort, progress)
-        records.append(record)
-    everyone = jnp.arange(engine.population.lanes, dtype=jnp.int32)
-
-    def count(plan, counts, lanes, active):
-        return cache["count"][plan](world, state, counts, lanes, active, jnp.int32(first + length - 1))
-
-    counts = engine.reader(count, evaluator.empty(), everyone, jnp.ones(everyone.shape, bool))
-    return state, jax.tree.map(lambda *leaves: jnp.stack(leaves), *records), counts
-
-
-def _debug_steps(engine: Engine, rounds: Round, evaluator: Evaluator) -> dict[str, Any]:
-    plans, readers = engine.executor.plans, engine.reader.plans
-    return {
-        "open": jax.jit(functools.partial(rounds.open, plans[0])),
-        "advance": {plan: jax.jit(functools.partial(rounds.advance, plan)) for plan in plans},
-        "close": jax.jit(rounds.close),
-        "count": {plan: jax.jit(functools.partial(evaluator.advance, plan)) for plan in readers},
-    }
-
-
-def _tables_for(engine: Engine, seed: int, client: int, inputs: Mapping[str, Any]) -> Any:
-    """Tables that hold the given inputs in place of the data."""
-    tables, modalities = engine.world.tables, engine.context.modalities
-    federation = engine.population.federations[seed]
-    held = [m for m, holds in zip(modalities, federation.holds[client], strict=True) if holds]
-    sizes = {len(np.asarray(value)) for value in inputs.values()}
-    if not inputs or not set(inputs) <= set(held) or len(sizes) != 1:
-        raise UsageError(f"predict takes inputs of equal length for modalities of the client: {', '.join(held)}")
-    n = sizes.pop()
-    new = {}
-    for modality in modalities:
-        shape, dtype = tables.inputs[modality].shape[1:], tables.inputs[modality].dtype
-        value = np.asarray(inputs.get(modality, np.zeros((n, *shape))), dtype)
-        if value.shape[1:] != shape:
-            raise UsageError(f"inputs of {modality!r} are {value.shape[1:]} each, must be {shape}")
-        new[modality] = jnp.asarray(np.concatenate([value, np.zeros((1, *shape), dtype)]))
-    observed = np.zeros((tables.observed.shape[0], n + 1, len(modalities)), bool)
-    observed[:, :n] = [modality in inputs for modality in modalities]
-    return tables._replace(inputs=new, labels=jnp.zeros(n + 1, jnp.int32), observed=jnp.asarray(observed))

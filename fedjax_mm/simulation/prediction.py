@@ -1,0 +1,79 @@
+"""Prediction: what a method's predictors are called, and their scores on inputs nobody trained on."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_mm.errors import UsageError
+from fedjax_mm.simulation.context import Context, State, World
+from fedjax_mm.simulation.forward import gather_crowd, per_lane, read, see
+from fedjax_mm.simulation.plans import Plan, single_plans
+from fedjax_mm.simulation.population import Population, Tables
+
+Array = jax.Array
+
+
+def predictor_names(context: Context, plan: Plan, world: World, state: Any) -> tuple[str, ...]:
+    """The method's predictors, the primary one first; computes nothing.
+
+    Raises:
+        UsageError: The primary predictor is not among them.
+    """
+
+    def scores(world: World, state: State) -> dict[str, Array]:
+        lanes, rows = jnp.zeros(plan.size, jnp.int32), jnp.zeros((plan.size, 1), jnp.int32)
+        return _scores(context, plan, world, state, lanes, rows)
+
+    names = list(jax.eval_shape(scores, world, state))
+    primary = context.method.primary
+    if primary not in names:
+        raise UsageError(f"{context.method.name}: its primary predictor {primary!r} is not among {names}")
+    return (primary, *(name for name in names if name != primary))
+
+
+def scores_of(
+    context: Context,
+    population: Population,
+    world: World,
+    state: State,
+    seed: int,
+    client: int,
+    inputs: Mapping[str, Any],
+) -> dict[str, np.ndarray]:
+    """Scores of one client on new inputs; see `Engine.predict`."""
+    lane = seed * context.clients + client
+    tables = _tables_for(world.tables, population, seed, client, inputs)
+    plan = next(plan for plan in single_plans(context.stores) if lane in plan.members)
+    rows = jnp.arange(tables.labels.shape[0] - 1, dtype=jnp.int32)[None]
+    scores = _scores(context, plan, world._replace(tables=tables), state, jnp.asarray([lane], jnp.int32), rows)
+    return {name: np.asarray(value[0]) for name, value in scores.items()}
+
+
+def _scores(context: Context, plan: Plan, world: World, state: State, lanes: Array, rows: Array) -> dict[str, Array]:
+    crowd, networks = gather_crowd(context, plan, world, state, lanes, jnp.ones(lanes.shape, bool), jnp.int32(0))
+    batch, keys = read(world, crowd, rows), world.keys[crowd.seed]
+    sight, _ = see(context, plan, world, crowd, networks, batch, keys, train=False)
+    return per_lane(context, crowd, lambda method, lane: method.predict(lane), sight, batch, keys)
+
+
+def _tables_for(tables: Tables, population: Population, seed: int, client: int, inputs: Mapping[str, Any]) -> Tables:
+    """Tables that hold the given inputs in place of the data."""
+    modalities, federation = population.modalities, population.federations[seed]
+    held = [m for m, holds in zip(modalities, federation.holds[client], strict=True) if holds]
+    sizes = {len(np.asarray(value)) for value in inputs.values()}
+    if not inputs or not set(inputs) <= set(held) or len(sizes) != 1:
+        raise UsageError(f"predict takes inputs of equal length for modalities of the client: {', '.join(held)}")
+    n = sizes.pop()
+    new = {}
+    for modality in modalities:
+        shape, dtype = tables.inputs[modality].shape[1:], tables.inputs[modality].dtype
+        value = np.asarray(inputs.get(modality, np.zeros((n, *shape))), dtype)
+        if value.shape[1:] != shape:
+            raise UsageError(f"inputs of {modality!r} are {value.shape[1:]} each, must be {shape}")
+        new[modality] = jnp.asarray(np.concatenate([value, np.zeros((1, *shape), dtype)]))
+    observed = np.zeros((tables.observed.shape[0], n + 1, len(modalities)), bool)
+    observed[:, :n] = [modality in inputs for modality in modalities]
+    return tables._replace(inputs=new, labels=jnp.zeros(n + 1, jnp.int32), observed=jnp.asarray(observed))
