@@ -101,6 +101,8 @@ def build_population(seeds: Sequence[int], federations: Sequence[Federation]) ->
         UsageError: The federations do not belong together, or a modality is text.
     """
     data, clients = federations[0].data, federations[0].size
+    if len(seeds) != len(federations):
+        raise UsageError(f"{len(seeds)} seeds need as many federations, not {len(federations)}")
     if any(federation.data is not data or federation.size != clients for federation in federations):
         raise UsageError("the federations of a simulation must share one data set and one number of clients")
     for modality, kind in data.kinds.items():
