@@ -1,5 +1,6 @@
 """From a data set to a federation."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +11,7 @@ from fedjax_mm.errors import UsageError
 from fedjax_mm.federation.federation import Federation
 from fedjax_mm.federation.modalities import hold_modalities
 from fedjax_mm.federation.options import Options, resolve
-from fedjax_mm.federation.partition import NOBODY, Dealt, deal_samples, natural_clients
+from fedjax_mm.federation.partition import NOBODY, Dealt, deal_samples, enough_groups, natural_clients
 from fedjax_mm.federation.split import Parts, split_by_class, split_by_group
 from fedjax_mm.federation.tables import index_table
 
@@ -41,7 +42,8 @@ def federate(
         alpha: Concentration of the Dirichlet distribution of each class over the clients, or `"iid"` for equal shares.
             Natural clients keep what is theirs and do not use it.
         split: A name of `SPLIT_RULES`: `random`, `chronological` (within each class of a client) or `grouped`. Default:
-            `chronological` if the data has an order, `grouped` if it has groups, else `random`.
+            `chronological` if the data has an order, `grouped` if it has groups and enough of them to deal whole ones
+            to so many clients, else `random`; groups that a random split tears apart are counted.
         split_seed: Seed of the partition and the split, at least 0.
         fractions: Shares of train, validation and test, positive, summing to 1.
         minimum: Least number of train, validation and test samples of a client.
@@ -68,6 +70,8 @@ def federate(
         minimum=minimum,
         gap=gap,
     )
+    if split is None and options.split == "grouped" and not enough_groups(data, options):
+        options = dataclasses.replace(options, split="random")
     if options.partition == "natural":
         names, owner, holds = natural_clients(data)
         dealt = Dealt(owner=owner, moved=0)

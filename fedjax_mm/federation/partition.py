@@ -91,6 +91,14 @@ def deal_samples(data: MultimodalDataset, holds: np.ndarray, options: Options) -
     return Dealt(owner=owner, moved=int(counts[first != final].sum()))
 
 
+def enough_groups(data: MultimodalDataset, options: Options) -> bool:
+    """Whether every client can be given whole groups; natural clients have what they have."""
+    if options.partition == "natural":
+        return True
+    sizes = np.unique(np.asarray(data.group)[data.observed.any(1)], return_counts=True)[1]
+    return len(sizes) >= _need(sizes, True, options) * options.clients
+
+
 def _audience(unit: np.ndarray, observed: np.ndarray, holds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """A kind per unit `[U]`, and bool `[kinds, K]`, True where the client can see every sample of such a unit."""
     patterns, pattern = np.unique(observed, axis=0, return_inverse=True)
