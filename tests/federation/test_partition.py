@@ -186,7 +186,7 @@ def test_groups_dealt_evenly_keep_class_proportions_near(make):
 )
 def test_more_clients_than_the_samples_allow(make, clients, extra, message):
     extra = dict(extra)
-    limits = {"minimum": extra.pop("minimum", (2, 1, 1))}
+    limits = {"minimum": extra.pop("minimum", (2, 1, 1)), "split": "grouped" if "group" in extra else None}
     data = make(np.arange(100) % 5, **extra)
     with pytest.raises(UsageError, match=message):
         federate(data, partition="m1+", clients=clients, **limits)
