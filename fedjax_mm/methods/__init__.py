@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import pathlib
 import pkgutil
+import sys
 from types import ModuleType
 
 from fedjax_mm.errors import UsageError, choose
@@ -66,13 +67,19 @@ def _load(source: str) -> ModuleType:
         if not source.endswith(".py"):
             return importlib.import_module(source)
         path = pathlib.Path(source)
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        if spec is None or spec.loader is None or not path.is_file():
+        if not path.is_file():
             raise UsageError(f"there is no file {source}")
+        # Dataclasses look their module up by name; the prefix keeps a user's `jax.py` from shadowing anything.
+        name = f"fedjax_mm_user_{path.stem}"
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None, "a .py file always has a loader"
         module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
         spec.loader.exec_module(module)
-    except ImportError as error:
-        raise UsageError(f"cannot import {source}: {error}") from error
+    except (ImportError, SyntaxError, ValueError, TypeError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"cannot import {source!r}: {error}") from error
     return module
 
 

@@ -35,8 +35,8 @@ class FedProto(Method):
 
     def check(self, spec: Spec) -> None:
         """Raises `UsageError` for a negative `lam` or an unknown `weight`."""
-        if self.lam < 0:
-            raise UsageError(f"fedproto: lam is {self.lam}, must be at least 0")
+        if not 0 <= self.lam < float("inf"):
+            raise UsageError(f"fedproto: lam is {self.lam}, must be finite and at least 0")
         if self.weight not in ("counts", "uniform"):
             raise UsageError(f"fedproto: weight is {self.weight!r}, must be 'counts' or 'uniform'")
 

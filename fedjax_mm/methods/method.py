@@ -120,11 +120,11 @@ class Server(NamedTuple):
 
 
 class Mean(NamedTuple):
-    """Averages over the cohort; where no weight was collected, the previous value.
+    """Averages over the cohort.
 
     Attributes:
-        modules: Shared module name -> averaged parameters.
-        extra: The averaged leaves of `Upload.mean`.
+        modules: Shared module name -> averaged parameters; where there was no weight, the previous ones.
+        extra: Name -> (mean of the leaves of `Upload.mean`, sum of the weights); 0 where that sum is 0.
     """
 
     modules: Tree

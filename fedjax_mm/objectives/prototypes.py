@@ -84,5 +84,7 @@ def nearest_prototype_scores(features: Array, prototypes: Array, present: Array)
     """
     safe = jnp.where(present[:, None], prototypes, 0)
     scores = -jnp.sum(jnp.square(features[:, None, :] - safe), axis=-1)
-    floor = jnp.min(jnp.where(present, scores, jnp.inf), axis=1, keepdims=True) - 100.0
+    lowest = jnp.min(jnp.where(present, scores, jnp.inf), axis=1, keepdims=True)
+    # The relative part keeps the margin above rounding where distances are huge.
+    floor = lowest - 100.0 - 1e-3 * jnp.abs(lowest)
     return jnp.where(jnp.any(present), jnp.where(present, scores, floor), 0.0)
