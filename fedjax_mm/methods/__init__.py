@@ -79,7 +79,7 @@ def _load(source: str) -> ModuleType:
     except (ImportError, SyntaxError, ValueError, TypeError) as error:
         if isinstance(error, UsageError):
             raise
-        raise UsageError(f"cannot import {source!r}: {error}") from error
+        raise UsageError(f"cannot import {source or 'nothing'}: {error}") from error
     return module
 
 
