@@ -31,7 +31,8 @@ __all__ = [
     "simulate",
 ]
 
-# Loaded when first used: the command line answers --help without importing JAX.
+# All of this is loaded when first used: the command line answers --help without importing JAX.
+_PACKAGES = ("cli", "data", "errors", "federation", "methods", "metrics", "models", "objectives", "runs", "simulation")
 _HOMES = {
     "data": ("MultimodalDataset", "describe", "from_arrays", "load_data"),
     "errors": ("RunError", "UsageError"),
@@ -41,7 +42,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("methods", "objectives"):
+    if name in _PACKAGES:
         return importlib.import_module(f"{__name__}.{name}")
     for home, names in _HOMES.items():
         if name in names:

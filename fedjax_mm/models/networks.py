@@ -57,6 +57,7 @@ def apply(
     return output, nnx.to_pure_dict(nnx.state(module, nnx.BatchStat))
 
 
+@functools.cache
 def shapes(spec: NetworkSpec, dtype: Any) -> tuple[Tree, Tree]:
     """Shapes and dtypes of what `init` returns, without computing it."""
     return jax.eval_shape(lambda key: init(spec, key, dtype), jax.random.key(0))

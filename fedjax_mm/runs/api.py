@@ -74,7 +74,7 @@ def compare(
         **settings: As in `simulate`.
 
     Returns:
-        One run. What was replaced or left out is in its `notes`.
+        One run. What was replaced or left out is in its `notes`, and is warned of.
 
     Raises:
         UsageError: As in `simulate`.
@@ -86,9 +86,13 @@ def compare(
     """
     if split_seed not in (None, EACH):
         raise UsageError(f"split_seed is {split_seed!r}, must be {EACH!r} or left out: federate takes a number")
-    experiment = prepare(
-        make_entries(methods), federation, settings, each=split_seed == EACH, optional=isinstance(methods, str)
-    )
+    if out is not None:
+        new_directory(out)
+    everything = isinstance(methods, str) and methods == "all"
+    entries = make_entries(methods)
+    experiment = prepare(entries, federation, settings, each=split_seed == EACH, optional=everything)
+    for note in experiment.notes:
+        warnings.warn(note, stacklevel=2)
     return start(experiment, out=out, progress=progress)
 
 

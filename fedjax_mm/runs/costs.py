@@ -36,32 +36,39 @@ class Clock:
         )
 
 
-def costs(engine: Engine, record: MethodRecord, clock: Clock) -> dict[str, Any]:
-    """The entry of one method in `costs.json`.
+def fixed_costs(engine: Engine) -> dict[str, float]:
+    """The costs of one method that are known before it runs.
+
+    Returns:
+        `parameters_per_client`: mean over clients and seeds of all networks a client runs. `flops_per_round_estimate`:
+        local training of one seed's cohort, 6 operations per parameter and sample (forward 2, backward 4).
+        `padding_share`: the share in [0, 1] of the batch positions computed in local training that hold no sample.
+    """
+    return {
+        "parameters_per_client": float(parameters(engine).mean()),
+        "flops_per_round_estimate": float(work(engine).mean() * engine.context.cohort),
+        "padding_share": padding(engine),
+    }
+
+
+def running_costs(record: MethodRecord, clock: Clock) -> dict[str, Any]:
+    """The costs of one method so far.
 
     Args:
-        engine: The method's engine.
         record: What it has recorded.
         clock: The time it took.
 
     Returns:
         `bytes_up_per_client_and_round`, `bytes_down_per_client_and_round`: means over rounds, seeds and the clients of
-        a cohort, None before the first block. `parameters_per_client`: mean over clients and seeds of all networks a
-        client runs. `flops_per_round_estimate`: of one seed's cohort, 6 per parameter and sample passed through it
-        (forward 2, backward 4). `seconds_per_round`: of all seeds together, without compiling. `peak_memory_bytes`: of
-        the process so far. `padding_share`: the share in [0, 1] of the batch positions computed in local training that
-        hold no sample. And the fields of `Clock`.
+        a cohort, None before the first block. `seconds_per_round`: of all seeds together, without compiling.
+        `peak_memory_bytes`: of the process so far. And the fields of `Clock`.
     """
-    parameters, flops = _work(engine)
     return {
         "bytes_up_per_client_and_round": _mean(record, "bytes_up"),
         "bytes_down_per_client_and_round": _mean(record, "bytes_down"),
-        "parameters_per_client": float(parameters.mean()),
-        "flops_per_round_estimate": float(flops.mean() * engine.context.cohort),
         **dataclasses.asdict(clock),
         "seconds_per_round": clock.run_seconds / clock.rounds_run if clock.rounds_run else None,
         "peak_memory_bytes": peak_memory(),
-        "padding_share": padding(engine),
     }
 
 
@@ -72,19 +79,31 @@ def _mean(record: MethodRecord, term: str) -> float | None:
     return float(total.sum() / weight.sum())
 
 
-def _work(engine: Engine) -> tuple[np.ndarray, np.ndarray]:
-    """Parameters a lane runs, and the floating-point operations of its round, float64 `[L]` each."""
+def _held(engine: Engine) -> dict[str, np.ndarray]:
+    """Module -> parameters of each lane's networks, by lane and modality (one column if it has no modality)."""
+    itemsize = np.dtype(engine.context.settings.dtype).itemsize
+    held = {}
+    for name, store in engine.context.stores.items():
+        sizes = np.array([size["params"] // itemsize for size in module_bytes(engine.context, name)])
+        held[name] = np.where(store.bucket >= 0, sizes[store.bucket], 0)
+    return held
+
+
+def parameters(engine: Engine) -> np.ndarray:
+    """Parameters of all networks each lane runs, int64 `[L]`."""
+    return np.sum([counts.sum(axis=1) for counts in _held(engine).values()], axis=0)
+
+
+def work(engine: Engine) -> np.ndarray:
+    """Floating-point operations of each lane's local training in a round, estimated, float64 `[L]`."""
     context, tables = engine.context, engine.population.tables
     member = np.asarray(tables.member)
-    n, n_m = np.asarray(tables.info.n)[member], np.asarray(tables.info.n_m)[member]
-    itemsize = np.dtype(context.settings.dtype).itemsize
-    parameters, passes = np.zeros(len(member)), np.zeros(len(member))
-    for name, store in context.stores.items():
-        sizes = np.array([sizes["params"] for sizes in module_bytes(context, name)]) / itemsize
-        held = np.where(store.bucket >= 0, sizes[store.bucket], 0)
-        parameters += held.sum(axis=1)
-        passes += (held * (n[:, None] if name in context.lane_modules else n_m)).sum(axis=1)
-    return parameters, 6 * passes * context.spec.epochs
+    n, n_m = np.asarray(tables.info.n, np.float64)[member], np.asarray(tables.info.n_m, np.float64)[member]
+    passes = [
+        (counts * (n[:, None] if name in context.lane_modules else n_m)).sum(axis=1)
+        for name, counts in _held(engine).items()
+    ]
+    return 6 * context.spec.epochs * np.sum(passes, axis=0)
 
 
 def padding(engine: Engine) -> float:

@@ -4,9 +4,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from fedjax_mm.errors import RunError
+from fedjax_mm.errors import RunError, UsageError
 from fedjax_mm.runs import records
-from fedjax_mm.runs.costs import Clock, costs
+from fedjax_mm.runs.costs import Clock, fixed_costs, running_costs
 from fedjax_mm.runs.directory import RunDirectory
 from fedjax_mm.runs.entries import Entry
 from fedjax_mm.runs.experiment import Experiment, blame, precision
@@ -22,7 +22,7 @@ class Execution:
     """The results of an experiment as they come.
 
     Attributes:
-        recorded: Label -> what the method has recorded.
+        recorded: Label -> what the method has recorded, in earlier sessions too.
         costs: Label -> its entry in `costs.json`.
         states: Label -> its last state, kept where there is no directory.
     """
@@ -35,6 +35,9 @@ class Execution:
         self._experiment, self._directory = experiment, directory
         self._earlier = {label: entry for label, entry in earlier.items() if isinstance(entry, dict)}
         self._written, self._took = 0.0, 0.0
+        if directory is not None:
+            stored = {label: directory.stored(label) for label in experiment.engines}
+            self.recorded |= {label: record for label, record in stored.items() if record is not None}
 
     def run(self, report: Report) -> None:
         """Runs every method to its end, going on from checkpoints where there are any.
@@ -51,18 +54,22 @@ class Execution:
 
     def _method(self, entry: Entry, report: Report) -> None:
         engine, rounds = self._experiment.engines[entry.label], self._experiment.settings.rounds
+        if entry.label in self.recorded and self.recorded[entry.label].rounds.max(initial=0) == rounds:
+            report(entry.label, rounds, rounds)
+            return
         fingerprint = self._experiment.fingerprint(entry)
+        fixed = fixed_costs(engine)
         clock = _clock(self._earlier.get(entry.label, {}))
         record, state, done = self._start(entry, engine)
-        self._note(entry, engine, record, clock)
+        self._note(entry, record, fixed | running_costs(record, clock))
         report(entry.label, done, rounds)
         for first, length in engine.blocks(done):
             state, block = _run(entry, engine, state, first, length)
             clock = clock.add(block)
-            record = records.extend(record, (block.evaluation,), block.rounds, block.terms)
+            record = _extended(record, block)
             if self._directory is not None:
                 self._directory.keep(record, state, fingerprint)
-            self._note(entry, engine, record, clock)
+            self._note(entry, record, fixed | running_costs(record, clock))
             if self._directory is not None and time.monotonic() > self._written + self._took / TABLES_SHARE:
                 self._write()
             report(entry.label, first + length - 1, rounds)
@@ -72,21 +79,22 @@ class Execution:
 
     def _start(self, entry: Entry, engine: Engine) -> tuple[MethodRecord, Any, int]:
         """The record, the state and the rounds done: from the last checkpoint, or from nothing."""
-        found = self._directory.stored(entry.label) if self._directory else None
-        if self._directory is None or found is None:
+        if self._directory is None or entry.label not in self.recorded:
             return _blank(entry, engine), engine.initial_state(), 0
         done, state = self._experiment.load_state(entry, self._directory.checkpoints(entry.label))
-        return records.until(found, done), state, done
+        return records.until(self.recorded[entry.label], done), state, done
 
-    def _note(self, entry: Entry, engine: Engine, record: MethodRecord, clock: Clock) -> None:
+    def _note(self, entry: Entry, record: MethodRecord, costs: dict[str, Any]) -> None:
         self.recorded[entry.label] = record
-        self.costs[entry.label] = costs(engine, record, clock)
+        self.costs[entry.label] = costs
 
     def _write(self) -> None:
         if self._directory is None:
             return
         start = time.monotonic()
-        self._directory.write_tables(list(self.recorded.values()), self._experiment.settings.select or "accuracy")
+        labels = (entry.label for entry in self._experiment.entries)
+        recorded = [self.recorded[label] for label in labels if label in self.recorded]
+        self._directory.write_tables(recorded, self._experiment.settings.select or "accuracy")
         self._directory.write_costs(self._earlier | self.costs)
         self._written = time.monotonic()
         self._took = self._written - start
@@ -107,6 +115,14 @@ def _run(entry: Entry, engine: Engine, state: Any, first: int, length: int) -> t
             f"{entry.label} failed in rounds {first} to {first + length - 1}: {blame(error, entry.method)}; "
             "executor=debug names the client"
         ) from error
+
+
+def _extended(record: MethodRecord, block: Block) -> MethodRecord:
+    try:
+        return records.extend(record, (block.evaluation,), block.rounds, block.terms)
+    except UsageError as error:
+        # The method's mistake, seen only now that its terms are there.
+        raise RunError(str(error)) from error
 
 
 def _blank(entry: Entry, engine: Engine) -> MethodRecord:

@@ -12,6 +12,7 @@ import numpy as np
 from fedjax_mm.errors import UsageError, choose
 
 KINDS = {bool: "true or false", int: "an integer", float: "a finite number", str: "text", type(None): "none"}
+WORDS = {bool: {"true": True, "false": False}, type(None): {"none": None}}
 UNIONS = (typing.Union, types.UnionType)
 
 
@@ -77,15 +78,11 @@ def _first(value: Any, kinds: tuple[Any, ...]) -> Any:
 
 
 def _parse(text: str, kind: type) -> Any:
-    if kind in (bool, type(None)):
-        return {bool: {"true": True, "false": False}, type(None): {"none": None}}[kind][_known(text, kind)]
-    return _conform(kind(text), kind)
-
-
-def _known(text: str, kind: type) -> str:
-    if text not in (("true", "false") if kind is bool else ("none",)):
+    if kind not in WORDS:
+        return _conform(kind(text), kind)
+    if text not in WORDS[kind]:
         raise ValueError
-    return text
+    return WORDS[kind][text]
 
 
 def _conform(value: Any, kind: type) -> Any:

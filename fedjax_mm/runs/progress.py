@@ -35,8 +35,10 @@ def reporting(show: bool) -> Iterator[Report]:
         bars = {}
 
         def report(label: str, done: int, total: int) -> None:
-            if label not in bars:
+            begun = label in bars
+            if not begun:
                 bars[label] = progress.add_task(label, total=total)
-            progress.update(bars[label], completed=done)
+            waiting = not begun and done < total
+            progress.update(bars[label], completed=done, description=f"{label}: compiling" if waiting else label)
 
         yield report

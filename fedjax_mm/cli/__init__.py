@@ -1,0 +1,55 @@
+"""The command line `fedjax-mm`."""
+
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from fedjax_mm.cli.commands import app
+from fedjax_mm.errors import RunError, UsageError
+
+PROGRAM = "fedjax-mm"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command.
+
+    Args:
+        arguments: The words after the program's name; by default those of this process.
+
+    Returns:
+        The exit code: 0; 1 a run that failed; 2 wrong usage; 130 interrupted. On stderr, one message says what.
+    """
+    # As `python -m` does: methods of the user's own are looked for where they stand.
+    if not {"", str(Path.cwd())} & set(sys.path):
+        sys.path.append(str(Path.cwd()))
+    with warnings.catch_warnings():
+        warnings.showwarning = _warn
+        try:
+            code = app(None if arguments is None else list(arguments), prog_name=PROGRAM, standalone_mode=False)
+            return code if isinstance(code, int) else 0
+        except UsageError as error:
+            return _fail(error, 2)
+        except (RunError, OSError) as error:
+            return _fail(error, 1)
+        except (KeyboardInterrupt, typer.Abort):
+            return _fail("interrupted", 130)
+        except Exception as error:
+            # Typer's own errors have this method; their class moved from click into typer.
+            if not hasattr(error, "format_message"):
+                raise
+            return _fail(error.format_message(), 2)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _fail(message: Any, code: int) -> int:
+    # Without a command, Typer has printed the help, and its error says nothing.
+    if text := " ".join(str(message).split()):
+        print(f"{PROGRAM}: {text}", file=sys.stderr)
+    return code
+
+
+def _warn(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    print(f"{PROGRAM}: {message}", file=sys.stderr)

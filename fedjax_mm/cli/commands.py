@@ -1,0 +1,150 @@
+"""The commands. Heavy imports wait until one is called."""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from fedjax_mm.cli import options as o
+
+app = typer.Typer(
+    help="Simulates multimodal federated learning: clients and seeds are lanes of one compiled program.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run directory.")]
+
+
+@app.callback(invoke_without_command=True)
+def _main(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+) -> None:
+    if version:
+        import fedjax_mm
+
+        print(fedjax_mm.__version__)
+        raise typer.Exit
+
+
+@app.command()
+def run(
+    context: typer.Context,
+    method: o.Method = None,
+    data: o.Data = None,
+    label: o.Label = None,
+    config: o.Config = None,
+    partition: o.Partition = None,
+    clients: o.Clients = None,
+    alpha: o.Alpha = None,
+    split: o.Split = None,
+    split_seed: o.SplitSeed = None,
+    participation: o.Participation = None,
+    rounds: o.Rounds = None,
+    eval_every: o.EvalEvery = None,
+    seeds: o.Seeds = None,
+    model: o.Model = None,
+    set_: o.Set = None,
+    executor: o.Executor = None,
+    precision: o.Precision = None,
+    out: o.Out = None,
+    quiet: o.Quiet = False,
+    dry_run: o.DryRun = False,
+) -> None:
+    """Runs one method and prints its results."""
+    _launch("run", context.params)
+
+
+@app.command()
+def compare(
+    context: typer.Context,
+    methods: o.Methods = None,
+    data: o.Data = None,
+    label: o.Label = None,
+    config: o.Config = None,
+    partition: o.Partition = None,
+    clients: o.Clients = None,
+    alpha: o.Alpha = None,
+    split: o.Split = None,
+    split_seed: o.SplitSeed = None,
+    participation: o.Participation = None,
+    rounds: o.Rounds = None,
+    eval_every: o.EvalEvery = None,
+    seeds: o.Seeds = None,
+    model: o.Model = None,
+    set_: o.Set = None,
+    executor: o.Executor = None,
+    precision: o.Precision = None,
+    out: o.Out = None,
+    quiet: o.Quiet = False,
+    dry_run: o.DryRun = False,
+) -> None:
+    """Runs several methods on the same federation and seeds: one table, one run directory."""
+    _launch("compare", context.params)
+
+
+@app.command()
+def resume(run: RunArgument, quiet: o.Quiet = False) -> None:
+    """Goes on with an interrupted run; its files come out as if it had not been interrupted."""
+    from fedjax_mm.cli import report
+    from fedjax_mm.runs import api
+
+    with report.resumable(run):
+        report.show(api.resume(run, progress=not quiet), quiet=quiet)
+
+
+@app.command()
+def rerun(
+    manifest: Annotated[str, typer.Argument(metavar="MANIFEST", help="A manifest.json, or its run directory.")],
+    out: o.Out = None,
+    quiet: o.Quiet = False,
+) -> None:
+    """Runs again what a manifest describes, into a directory of its own."""
+    from fedjax_mm.cli import report
+    from fedjax_mm.runs import api
+    from fedjax_mm.runs.directory import default_directory
+
+    target = default_directory("rerun") if out is None else out
+    with report.resumable(target):
+        report.show(api.rerun(manifest, out=target, progress=not quiet), quiet=quiet)
+
+
+@app.command("list")
+def list_(
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="methods, data, partitions or regimes.")],
+) -> None:
+    """Lists what can be named in an option."""
+    from fedjax_mm.cli import listing
+
+    listing.show(what)
+
+
+@app.command()
+def describe(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A data set, as --data takes it.")],
+    label: o.Label = None,
+) -> None:
+    """Shows what a data set holds: modalities, classes, clients, licence and origin."""
+    from fedjax_mm.data import describe, load_data
+
+    print(describe(load_data(data, label=label or "y")))
+
+
+def _launch(command: str, values: dict[str, Any]) -> None:
+    from fedjax_mm.cli import dry_run, report, request
+    from fedjax_mm.runs import api
+    from fedjax_mm.runs.directory import default_directory, new_directory
+
+    given = request.merged(command, values)
+    quiet, out = given.pop("quiet", False), given.pop("out", None)
+    only_plan = given.pop("dry_run", False)
+    if out is not None:
+        new_directory(out)
+    experiment = request.experiment(command, given)
+    if only_plan:
+        dry_run.show(experiment)
+        return
+    name = experiment.entries[0].label if command == "run" else command
+    target = default_directory(name) if out is None else out
+    with report.resumable(target):
+        report.show(api.start(experiment, out=target, progress=not quiet, command=sys.argv), quiet=quiet)

@@ -1,0 +1,78 @@
+"""What a finished run prints."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedjax_mm.runs.run import HEADLINE, Run
+
+SELECTION = {
+    "personal": "each client at its own best validation round",
+    "global": "all clients at the one best validation round of their seed",
+}
+
+
+@contextlib.contextmanager
+def resumable(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Says, when the user interrupts, how to go on, and exits with 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        how = f"; to go on: fedjax-mm resume {os.fspath(path)}" if os.path.lexists(path) else ""
+        print(f"fedjax-mm: interrupted{how}", file=sys.stderr)
+        raise typer.Exit(130) from None
+
+
+def show(run: Run, *, quiet: bool) -> None:
+    """Prints the table of results and where they are; with `quiet` only the latter."""
+    if quiet:
+        print(run.path)
+        return
+    console = Console(highlight=False, markup=False)
+    console.print(_table(run))
+    for line in _remarks(run):
+        console.print(line)
+    console.print(f"Run directory: {run.path}", soft_wrap=True)
+
+
+def _table(run: Run) -> Table:
+    federation, rounds = run.manifest["federation"], run.manifest["settings"]["rounds"]
+    table = Table(
+        title=f"{run.manifest['data']['name']}, {federation['partition']}, {federation['clients']} clients, "
+        f"{rounds} round{'s' if rounds > 1 else ''}",
+        title_justify="left",
+    )
+    table.add_column("method", overflow="fold")
+    table.add_column("predictor", overflow="fold")
+    table.add_column("test accuracy", justify="right")
+    table.add_column("last round", justify="right")
+    for label, entries in run.results().items():
+        values = (_value(entries.get(name)) for name in (HEADLINE, f"{HEADLINE}:last"))
+        table.add_row(label, run.manifest["methods"][label]["predictors"][0], *values)
+    return table
+
+
+def _value(entry: Mapping[str, Any] | None) -> str:
+    if entry is None or entry["mean"] is None:
+        return "undefined"
+    spread = "" if entry["std"] is None else f" ± {entry['std']:.4f}"
+    return f"{entry['mean']:.4f}{spread}"
+
+
+def _remarks(run: Run) -> list[str]:
+    seeds = ", ".join(map(str, run.seeds))
+    spread = f"mean ± sample SD over {len(run.seeds)} seeds ({seeds})" if len(run.seeds) > 1 else f"one seed ({seeds})"
+    kinds = {label: method["kind"] for label, method in run.manifest["methods"].items()}
+    measure = {"accuracy": "accuracy", "macro_f1": "macro-F1"}[run.manifest["settings"]["select"]]
+    lines = [f"Accuracy in [0, 1], pooled over the test samples of all clients; {spread}."]
+    for kind in dict.fromkeys(kinds.values()):
+        labels = ", ".join(label for label in kinds if kinds[label] == kind)
+        who = "" if len(set(kinds.values())) == 1 else f" ({labels})"
+        lines.append(f"Test accuracy is selected by {measure}: {SELECTION[kind]}{who}.")
+    return [*lines, *(f"Note: {note}." for note in run.notes)]

@@ -1,0 +1,174 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from fedjax_mm.cli import request
+from fedjax_mm.runs import files
+from fedjax_mm.simulation.engine import Engine
+
+TABLES = ("rounds.csv", "clients.csv", "summary.json")
+SHORT = ["--rounds", "4", "--eval-every", "2", "--seeds", "2"]
+
+
+@pytest.fixture(scope="module")
+def finished(tiny, tmp_path_factory):
+    """A finished run of `local` on the natural clients, which hold every modality: one shape under model=shared."""
+    from fedjax_mm.cli import main
+
+    out = tmp_path_factory.mktemp("cli") / "run"
+    assert main(["run", "--method", "local", "--data", str(tiny), *SHORT, "--out", str(out), "--quiet"]) == 0
+    return out
+
+
+def test_a_run_prints_its_table(call, tiny, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    out = tmp_path / "out"
+    code, text, err = call("run", "--method", "local", "--data", tiny, "--rounds", "1", "--out", out)
+    assert code == 0
+    assert "tiny, natural, 3 clients, 1 round" in text
+    assert "±" not in text.partition("one seed (0)")[0]
+    (row,) = [line for line in text.splitlines() if line.startswith("│ local")]
+    mean = files.read_json(out / "summary.json")["local"]["test/accuracy/pooled"]["mean"]
+    assert f"{mean:.4f}" in row
+    assert "selected by macro-F1: each client at its own best validation round" in " ".join(text.split())
+    assert f"Run directory: {out}" in text
+    assert all(len(line) <= 80 for line in text.splitlines() if not line.startswith("Run directory"))
+    assert "local" in err
+
+
+def test_quiet_prints_only_the_directory(call, finished, tmp_path):
+    # And a finished run has nothing to do (T91).
+    code, out, err = call("resume", finished, "--quiet")
+    assert (code, out.strip()) == (0, str(finished))
+    assert err == f"fedjax-mm: {finished} is finished: nothing to do\n"
+    code, out, _ = call("resume", finished)
+    assert code == 0
+    assert "±" in out
+
+
+def test_the_manifest_says_what_was_called_and_reruns(call, finished, tmp_path):
+    manifest = json.loads((finished / "manifest.json").read_text())
+    assert manifest["settings"]["rounds"] == 4
+    code, _, _ = call("rerun", finished / "manifest.json", "--out", tmp_path / "again", "--quiet")
+    assert code == 0
+    for name in TABLES:
+        assert (tmp_path / "again" / name).read_bytes() == (finished / name).read_bytes()
+
+
+def test_dry_run_writes_and_compiles_nothing(call, tiny, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Engine, "run_block", None)
+    monkeypatch.setenv("COLUMNS", "120")
+    arguments = ["--data", tiny, "--partition", "m1+", "--clients", "3", *SHORT, "--dry-run", "--out", "out"]
+    code, out, err = call("compare", "--methods", "fedavg,fedproto", *arguments)
+    text = " ".join(out.split())
+    assert (code, err) == (0, "")
+    assert "fedavg averages encoders, which differ in shape under model=pool: lg_fedavg takes its place" in text
+    assert "lg_fedavg: executor map (" in text
+    assert "dnn 3-" in text
+    assert "Nothing was compiled or written" in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_configuration_files_and_options(tiny, tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text(
+        f'methods = "fedproto,local"\ndata = "{tiny}"\npartition = "all"\nclients = 2\neval-every = 5\n'
+        "seeds = [1, 2]\nparticipation = 1\n[set]\nlr = 0.5\nencoders = ['dnn_bn']\nclip = 'none'\nfedproto.lam = 2\n"
+    )
+    given = request.merged("compare", {"config": str(path), "clients": "3", "set_": ["lr=0.25"], "quiet": False})
+    experiment = request.experiment("compare", given)
+    settings = experiment.settings
+    assert experiment.federations[0].size == 3
+    assert (settings.eval_every, settings.seeds, settings.lr, settings.clip) == (5, (1, 2), 0.25, None)
+    assert (settings.participation, settings.encoders) == (1, ("dnn_bn",))
+    assert [(entry.label, entry.options.get("lam")) for entry in experiment.entries] == [
+        ("fedproto", 2.0),
+        ("local", None),
+    ]
+    assert isinstance(settings.participation, int)
+
+
+def test_a_manifest_is_a_configuration_file(finished):
+    path = str(finished / "manifest.json")
+    experiment = request.experiment("run", request.merged("run", {"config": path, "rounds": "6", "set_": None}))
+    stored = json.loads((finished / "manifest.json").read_text())
+    from fedjax_mm.runs import manifest
+
+    again = manifest.describe(experiment, [])
+    for part in ("data", "federation", "methods"):
+        assert again[part] == stored[part]
+    assert again["settings"] == {**stored["settings"], "rounds": 6}
+
+
+def test_each_split_seed(tiny):
+    given = request.merged(
+        "run",
+        {"method": "local", "data": str(tiny), "partition": "m1", "split_seed": "each", "seeds": "4,2", "set_": []},
+    )
+    experiment = request.experiment("run", given)
+    assert [federation.split_seed for federation in experiment.federations] == [4, 2]
+
+
+def test_interruption_says_how_to_go_on(call, tiny, tmp_path, monkeypatch):
+    # T96.
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Engine, "run_block", interrupt)
+    out = tmp_path / "out"
+    code, _, err = call("run", "--method", "local", "--data", tiny, *SHORT, "--out", out, "--quiet")
+    assert code == 130
+    assert err == f"fedjax-mm: interrupted; to go on: fedjax-mm resume {out}\n"
+    assert set(TABLES) <= {path.name for path in out.iterdir()}
+
+
+def test_a_failed_run_exits_with_1(call, tiny, tmp_path):
+    # T111, T114.
+    arguments = ["--data", tiny, *SHORT, "--set", "lr=1e30", "--out", tmp_path / "out", "--quiet"]
+    code, out, err = call("run", "--method", "local", *arguments)
+    assert (code, out) == (1, "")
+    assert err.startswith("fedjax-mm: local: not finite in round ")
+    assert err.count("\n") == 1
+
+
+def test_lists_and_descriptions(call, tiny, monkeypatch):
+    monkeypatch.setenv("FEDJAX_MM_DATA", str(tiny.parent))
+    for what, word in [
+        ("methods", "fedproto.lam=1.0"),
+        ("data", "tiny"),
+        ("partitions", "m1+"),
+        ("regimes", "hom,none"),
+    ]:
+        code, out, err = call("list", what)
+        assert (code, err) == (0, "")
+        assert word in out
+    code, out, _ = call("describe", "tiny")
+    assert code == 0
+    assert "samples: 60" in out
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_in_processes_of_their_own(finished, tiny, tmp_path, call):
+    """kill -9 in the middle, then resume: the three files of the straight run, bit for bit."""
+    arguments = ["--methods", "local,fedproto", "--data", str(tiny), "--rounds", "30", "--eval-every", "1"]
+    arguments += ["--seeds", "2", "--participation", "2", "--quiet"]
+    command = [sys.executable, "-m", "fedjax_mm.cli"]
+    subprocess.run([*command, "compare", *arguments, "--out", str(tmp_path / "straight")], check=True)
+    killed = tmp_path / "killed"
+    process = subprocess.Popen([*command, "compare", *arguments, "--out", str(killed)], env={**os.environ})
+    deadline = time.monotonic() + 120
+    while not (killed / "checkpoints" / "fedproto" / "3").exists():
+        assert process.poll() is None, "the run ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    subprocess.run([*command, "resume", str(killed), "--quiet"], check=True)
+    for name in TABLES:
+        assert (killed / name).read_bytes() == (tmp_path / "straight" / name).read_bytes()
