@@ -70,7 +70,7 @@ def _method(engine: Engine) -> dict[str, Any]:
     state = state_shapes(engine.context, engine.world)
     return {
         "parameters": f"{parameters(engine).mean():,.0f}",
-        "bytes up": _price(engine.upload),
+        "bytes up": ", then ".join(dict.fromkeys(_price(stage) for stage in engine.upload)),
         "bytes down": _price(engine.download),
         "state (MiB)": _mebibytes(state),
     }

@@ -47,8 +47,10 @@ class DNN(nnx.Module):
         self, features: int, widths: tuple[int, ...], dim: int, *, normalise: bool, dtype: Any, rngs: nnx.Rngs
     ):
         sizes = (features, *widths)
+        # A bias in front of BatchNorm has no gradient but rounding, which an adaptive optimiser would magnify.
         self.hidden = nnx.List(
-            linear(before, after, dtype=dtype, rngs=rngs) for before, after in itertools.pairwise(sizes)
+            linear(before, after, dtype=dtype, rngs=rngs, bias=not normalise)
+            for before, after in itertools.pairwise(sizes)
         )
         self.norms = nnx.List(MaskedBatchNorm(width, dtype=dtype) for width in widths if normalise)
         self.last = linear(sizes[-1], dim, dtype=dtype, rngs=rngs)

@@ -33,9 +33,11 @@ def lecun_uniform(key: Array, shape: tuple[int, ...], dtype: Any) -> Array | np.
     return np.random.Generator(np.random.Philox(key=bits[:2])).uniform(-limit, limit, shape).astype(dtype)
 
 
-def linear(before: int, after: int, *, dtype: Any, rngs: nnx.Rngs) -> nnx.Linear:
-    """A dense layer with zero bias, parameters and arithmetic in `dtype`."""
-    return nnx.Linear(before, after, dtype=dtype, param_dtype=dtype, kernel_init=lecun_uniform, rngs=rngs)
+def linear(before: int, after: int, *, dtype: Any, rngs: nnx.Rngs, bias: bool = True) -> nnx.Linear:
+    """A dense layer, its bias (if any) zero at first, parameters and arithmetic in `dtype`."""
+    return nnx.Linear(
+        before, after, use_bias=bias, dtype=dtype, param_dtype=dtype, kernel_init=lecun_uniform, rngs=rngs
+    )
 
 
 class MaskedBatchNorm(nnx.Module):

@@ -44,8 +44,8 @@ class Progress(NamedTuple):
     received_rows: list[Array]
 
 
-def empty_progress(context: Context, state: State, outcome: Outcome) -> Progress:
-    """A round before its first lane; `outcome` gives the shapes (of any plan's lanes)."""
+def empty_progress(context: Context, trained: frozenset[str], state: State, outcome: Outcome) -> Progress:
+    """A round before its first lane; averages of the `trained` modules; `outcome` gives shapes, of any plan's lanes."""
     seeds = context.seeds
     upload = outcome.upload
 
@@ -58,7 +58,7 @@ def empty_progress(context: Context, state: State, outcome: Outcome) -> Progress
             {
                 part: (jax.tree.map(_accumulator, values[part]), jnp.zeros(_rows(values[part]), weight))
                 for part in PARTS
-                if store.shared(part) and jax.tree.leaves(values[part])
+                if name in trained and store.shared(part) and jax.tree.leaves(values[part])
             }
             for values in state.stores[name]
         ]
@@ -122,13 +122,12 @@ def absorb(
                     )
     slot = jnp.where(ok, position[crowd.lanes], progress.heard.shape[0])
     lane = jnp.where(crowd.active, crowd.lanes, position.shape[0])
+    kept = jnp.where(ok, crowd.lanes, position.shape[0])
     new = State(
         stores=stores,
         previous=_remember(world, plan, state.previous, outcome, ok),
-        participated=_write(state.participated, lane, ok),
-        clients=jax.tree.map(
-            lambda table, v: _write(table, jnp.where(ok, lane, table.shape[0]), v), state.clients, outcome.upload.state
-        ),
+        participated=_write(state.participated, kept, True),
+        clients=jax.tree.map(lambda table, v: _write(table, kept, v), state.clients, outcome.upload.state),
         server=state.server,
         optimisers=_keep_optimisers(world, plan, state.optimisers, outcome, ok),
     )
@@ -286,5 +285,5 @@ def _keep_optimisers(world: World, plan: Plan, kept: list, outcome: Outcome, ok:
     return new
 
 
-def _write(table: Array, rows: Array, values: Array) -> Array:
+def _write(table: Array, rows: Array, values: Array | bool) -> Array:
     return table.at[rows].set(values, mode="drop")

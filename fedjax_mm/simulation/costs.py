@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -42,11 +43,12 @@ class Exchange:
         return total + sum(count.astype(np.int64) * size for count, size in zip(rows, self.row, strict=True))
 
 
-def exchange(context: Context, leaves: Tree, lanes: int) -> Exchange:
+def exchange(context: Context, names: Collection[str], leaves: Tree, lanes: int) -> Exchange:
     """Prices the shared modules and a tree of further leaves.
 
     Args:
         context: The context.
+        names: The modules that travel, where they are shared.
         leaves: Shapes of what else is sent, with a leading axis of `lanes`.
         lanes: See `leaves`.
 
@@ -56,7 +58,7 @@ def exchange(context: Context, leaves: Tree, lanes: int) -> Exchange:
     modules = np.zeros(context.seeds * context.clients, np.int64)
     for name, store in context.stores.items():
         for position, sizes in enumerate(module_bytes(context, name)):
-            shared = sum(size for part, size in sizes.items() if store.shared(part))
+            shared = sum(size for part, size in sizes.items() if name in names and store.shared(part))
             modules += shared * (store.bucket == position).sum(axis=1)
     fixed, row = 0, []
     for node in jax.tree.leaves(leaves, is_leaf=lambda node: isinstance(node, Rows)):

@@ -62,7 +62,7 @@ class Engine:
         stages: The method's stages, with their lengths.
         rounds: The rounds of each stage.
         predictors: The method's predictors, the primary one first.
-        upload: Price list of the way up.
+        upload: Price list of the way up, by stage: only what the stage trains is sent.
         download: Price list of the way down.
         programs: Compiled programs by (stage, block length).
     """
@@ -76,7 +76,7 @@ class Engine:
     stages: tuple[Stage, ...]
     rounds: tuple[Round, ...]
     predictors: tuple[str, ...]
-    upload: Exchange
+    upload: tuple[Exchange, ...]
     download: Exchange
     programs: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
@@ -95,6 +95,7 @@ class Engine:
         for stage in self.stages:
             total += stage.rounds or 0
             borders.add(total)
+        borders.discard(0)
         ends = sorted(borders | set(range(settings.eval_every, settings.rounds, settings.eval_every)))
         starts = [0, *ends[:-1]]
         return [(start + 1, end - start) for start, end in zip(starts, ends, strict=True) if start >= done]
@@ -124,7 +125,7 @@ class Engine:
         if self.context.settings.nonfinite == "stop":
             self._stop_if_broken(records, rounds)
         evaluation = self._evaluation(int(rounds[-1]), counts)
-        return state, Block(rounds, self._terms(records), evaluation, compiled - start, ended - compiled)
+        return state, Block(rounds, self._terms(stage, records), evaluation, compiled - start, ended - compiled)
 
     def predict(self, state: State, seed: int, client: int, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Scores of one client's networks on new inputs.
@@ -172,13 +173,13 @@ class Engine:
                 "a smaller lr or a clip may help; nonfinite=skip leaves such clients out and counts them"
             )
 
-    def _terms(self, records: Record) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    def _terms(self, stage: int, records: Record) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Terms and counters per round and seed; bytes are means per cohort member."""
         wide = jax.tree.map(lambda leaf: leaf.astype(np.float64), records.terms)
         seeds, members = self.context.seeds, float(self.context.cohort)
         lanes = records.clients + self.context.clients * np.arange(seeds)[:, None]
         one = np.full(records.heard.shape, members)
-        up = [self.upload.of_cohort(ids, rows) for ids, *rows in zip(lanes, *records.sent_rows, strict=True)]
+        up = [self.upload[stage].of_cohort(ids, rows) for ids, *rows in zip(lanes, *records.sent_rows, strict=True)]
         down = [self.download.of_cohort(ids, rows) for ids, *rows in zip(lanes, *records.received_rows, strict=True)]
         return wide | {
             "bytes_up": (np.asarray(up, np.float64), one),
@@ -235,6 +236,8 @@ def build_engine(method: Method, population: Population, settings: Settings) -> 
         stages=stages,
         rounds=rounds,
         predictors=predictor_names(context, plan, world, state),
-        upload=exchange(context, (outcome.upload.mean, outcome.upload.stack), plan.size),
-        download=exchange(context, outcome.crowd.download, plan.size),
+        upload=tuple(
+            exchange(context, stage.trained, (outcome.upload.mean, outcome.upload.stack), plan.size) for stage in rounds
+        ),
+        download=exchange(context, context.layout.modules, outcome.crowd.download, plan.size),
     )

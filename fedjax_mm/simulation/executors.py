@@ -77,7 +77,13 @@ class Map:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Debug(Map):
-    """A Python loop over one jitted client: the reference for the others, and where an error names its client."""
+    """A Python loop over one jitted client: the reference for the others, and where an error names its client.
+
+    Attributes:
+        names: What to call each lane.
+    """
+
+    names: tuple[str, ...] = ()
 
     def __call__(self, advance: Advance, carry: Tree, cohort: Array, active: Array) -> Tree:
         """Advances the cohort's lanes one by one, outside any compiled loop; arguments as `Lockstep.__call__`.
@@ -91,8 +97,7 @@ class Debug(Map):
                 try:
                     carry = advance(plan, carry, jnp.asarray([lane], jnp.int32), jnp.asarray([True]))
                 except Exception as error:
-                    seed, client = divmod(int(lane), self.clients)
-                    raise RunError(f"client {client} of seed number {seed} failed: {error}") from error
+                    raise RunError(f"{self.names[lane]} failed: {error}") from error
         return carry
 
 

@@ -85,7 +85,9 @@ class Trainer:
             kept = at_slots(self.plan, world, state.optimisers[index], lanes) if state.optimisers else None
             networks, kept, new = self._train(world, crowd, networks, index, phase, kept)
             optimisers.append(kept)
-            terms |= {name if len(self.phases) == 1 else f"{phase.loss}.{name}": term for name, term in new.items()}
+            for name, term in new.items():
+                name = name if len(self.phases) == 1 else f"{phase.loss}.{name}"
+                terms[name] = jax.tree.map(jnp.add, terms[name], term) if name in terms else term
         sums = self._collect(world, crowd, networks)
         upload = jax.vmap(lambda m, *arguments: m.upload(*arguments))(
             crowd.method, self._visible(start), self._visible(networks), sums, crowd.info, crowd.state

@@ -37,5 +37,12 @@ def make_executor(name: str, context: Context, population: Population) -> Execut
     """The executor of that name for a context's cohort."""
     if name == "lockstep":
         return Lockstep((lockstep_plan(context.stores, population, context.cohort),))
-    kind = Debug if name == "debug" else Map
-    return kind(tuple(single_plans(context.stores)), context.seeds, context.clients)
+    plans = tuple(single_plans(context.stores))
+    if name == "map":
+        return Map(plans, context.seeds, context.clients)
+    names = tuple(
+        f"client {client} (seed {seed})"
+        for seed, federation in zip(population.seeds, population.federations, strict=True)
+        for client in federation.clients
+    )
+    return Debug(plans, context.seeds, context.clients, names)

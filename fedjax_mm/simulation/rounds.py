@@ -89,6 +89,12 @@ class Round:
     phases: tuple[Phase, ...]
     trainers: dict[Plan, Trainer] = dataclasses.field(default_factory=dict)
 
+    @property
+    def trained(self) -> frozenset[str]:
+        """The modules some phase trains; the others are frozen, and neither sent up nor averaged."""
+        everything = tuple(self.context.layout.modules)
+        return frozenset(name for phase in self.phases for name in phase.train or everything)
+
     def trainer(self, plan: Plan) -> Trainer:
         """Local training of a plan's lanes."""
         return self.trainers.setdefault(plan, Trainer(self.context, plan, self.phases))
@@ -109,7 +115,7 @@ class Round:
         shapes = jax.eval_shape(
             self.trainer(plan).train, world, state, jnp.zeros(plan.size, jnp.int32), nobody, cohort.round
         )
-        return cohort, empty_progress(self.context, state, shapes)
+        return cohort, empty_progress(self.context, self.trained, state, shapes)
 
     def advance(
         self, plan: Plan, world: World, cohort: Cohort, progress: Progress, lanes: Array, active: Array
@@ -136,7 +142,9 @@ class Round:
         new, terms = jax.vmap(lambda m, *arguments: m.server(*arguments))(
             world.method, old, mean, stack, progress.heard.reshape(seeds, -1), keys
         )
-        state = progress.state._replace(stores=self._with_modules(stores, new.modules), server=new.state)
+        # A state must not change its types from round to round, whatever the method computes in.
+        server = jax.tree.map(lambda value, kept: jnp.asarray(value).astype(kept.dtype), new.state, old.state)
+        state = progress.state._replace(stores=self._with_modules(stores, new.modules), server=server)
         record = Record(
             terms=progress.terms | terms,
             clients=cohort.clients,

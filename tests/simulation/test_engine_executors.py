@@ -1,0 +1,68 @@
+"""Executors are ways of running one computation: `lockstep`, `map` and `debug` give the same numbers."""
+
+import jax
+import numpy as np
+import pytest
+
+from fedjax_mm.methods.fedavg import FedAvg
+from fedjax_mm.methods.fedproto import FedProto
+
+EXECUTORS = ("lockstep", "map", "debug")
+
+# Private encoders of several shapes; an averaged model, of which a plan picks the cohort at run time. Adam goes without
+# BatchNorm: a bias under it has gradient 0 but for rounding, which Adam makes a step of full size of.
+FULL = {"momentum": 0.5, "clip": 1.0, "weight_decay": 0.01, "optimizer_state": "keep", "seeds": (0, 3)}
+CASES = {
+    "pool": (FedProto(), "mixed", {"encoders": ("dnn", "dnn_bn"), **FULL}),
+    "shared": (FedAvg(), "alike", {"encoders": ("dnn_bn",), "model": "shared", "momentum": 0.5, "seeds": (0, 3)}),
+    "adam": (FedAvg(), "alike", {"model": "shared", "optimizer": "adam", "lr": 0.01, "seeds": (0,)}),
+}
+
+
+def outcome(sim, case, executor, **options):
+    method, federation, own = CASES[case]
+    engine = sim.make_engine(method, getattr(sim, federation)(), executor=executor, participation=2, **(own | options))
+    assert engine.executor_name == executor
+    result = sim.run(engine)
+    return result.end, result.blocks[-1]
+
+
+def assert_blocks_agree(a, b, tolerance):
+    np.testing.assert_array_equal(a.evaluation.confusion, b.evaluation.confusion)
+    np.testing.assert_allclose(a.evaluation.loss, b.evaluation.loss, rtol=tolerance, atol=tolerance)
+    assert a.terms.keys() == b.terms.keys()
+    for name, values in a.terms.items():
+        np.testing.assert_allclose(values, b.terms[name], rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_three_rounds_agree_in_float64(case, sim):
+    with jax.enable_x64(True):
+        reference, block = outcome(sim, case, "lockstep", precision="float64")
+        for executor in EXECUTORS[1:] if case != "adam" else ("map",):
+            state, other = outcome(sim, case, executor, precision="float64")
+            assert sim.gap(reference, state) < 1e-9, executor
+            assert_blocks_agree(block, other, 1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["pool", "shared"])
+def test_one_step_agrees_in_float32(case, sim):
+    options = {"rounds": 1, "eval_every": 1, "epochs": 1, "batch": 12, "seeds": (1,)}
+    reference, block = outcome(sim, case, "lockstep", **options)
+    for executor in EXECUTORS[1:] if case == "shared" else ("map",):
+        state, other = outcome(sim, case, executor, **options)
+        assert sim.gap(reference, state, whole=True) < 1e-5, executor
+        np.testing.assert_array_equal(block.evaluation.confusion, other.evaluation.confusion)
+
+
+def test_lockstep_and_map_agree_after_a_round(sim):
+    """The quick one: clients of one shape, one of them absent."""
+    options = {"rounds": 1, "eval_every": 1, "seeds": (0,), "precision": "float64", "encoders": ("dnn",)}
+    with jax.enable_x64(True):
+        reference, block = outcome(sim, "shared", "lockstep", **options)
+        state, other = outcome(sim, "shared", "map", **options)
+    assert sim.gap(reference, state) < 1e-9
+    assert_blocks_agree(block, other, 1e-9)
+    assert block.evaluation.confusion.sum() == 3 * 5, "every client is evaluated, absent ones too"
