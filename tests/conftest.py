@@ -1,8 +1,15 @@
-"""Shared by all tests: `marathon` tests run only when asked for by name."""
+"""Shared by all tests: `marathon` tests run only when asked for by name, and compilation is made quick.
+
+XLA's optimisations are off in the tests' own process: compiling takes most of their time, and what they check does not
+depend on them. Tests that start processes of their own (the command line, resuming after a kill) run with all of them.
+"""
 
 import pathlib
 
+import jax
 import pytest
+
+jax.config.update("jax_disable_most_optimizations", True)
 
 SHARED = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
 

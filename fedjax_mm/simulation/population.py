@@ -107,7 +107,9 @@ def build_population(seeds: Sequence[int], federations: Sequence[Federation]) ->
         raise UsageError("the federations of a simulation must share one data set and one number of clients")
     for modality, kind in data.kinds.items():
         if kind == "language" and data.inputs[modality].dtype.kind not in "fui":
-            raise UsageError(f"modality {modality!r} is text; no encoder for text is built yet: leave it out")
+            raise UsageError(
+                f"modality {modality!r} is text, and there is no encoder for text yet; use data without it"
+            )
     distinct = list({id(federation): federation for federation in federations}.values())
     which = [next(f for f, other in enumerate(distinct) if other is federation) for federation in federations]
     readable = np.any([federation.observed for federation in distinct], axis=0)
