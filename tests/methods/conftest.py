@@ -31,12 +31,8 @@ DEFAULTS = {
 
 @pytest.fixture(scope="module", autouse=True)
 def x64():
-    # Compiling takes most of these tests' time, running next to none.
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
     with jax.enable_x64(True):
         yield
-    jax.config.update("jax_disable_most_optimizations", before)
 
 
 def make_data():
