@@ -3,6 +3,9 @@
 import difflib
 from collections.abc import Iterable
 
+FEW = 8
+"""So many valid names are all told, besides the nearest."""
+
 
 class UsageError(ValueError):
     """Bad input, found before anything was compiled or written (exit code 2)."""
@@ -24,11 +27,13 @@ def choose(what: str, name: str, valid: Iterable[str]) -> str:
         `name`, unchanged.
 
     Raises:
-        UsageError: `name` is not valid; the message gives the nearest valid names, or all of them.
+        UsageError: `name` is not valid; the message gives the nearest valid names, and all where they are few.
     """
     options = [str(option) for option in valid]
     if name in options:
         return name
     near = difflib.get_close_matches(str(name), options, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"valid: {', '.join(options) or 'none'}"
-    raise UsageError(f"unknown {what} {name!r}; {hint}")
+    hints = [f"did you mean {' or '.join(near)}?"] if near else []
+    if not near or len(near) < len(options) <= FEW:
+        hints.append(f"valid: {', '.join(options) or 'none'}")
+    raise UsageError(f"unknown {what} {name!r}; {' '.join(hints)}")

@@ -1,6 +1,7 @@
 """The commands. Heavy imports wait until one is called."""
 
 import sys
+import warnings
 from typing import Annotated, Any
 
 import typer
@@ -111,7 +112,9 @@ def rerun(
 
 @app.command("list")
 def list_(
-    what: Annotated[str, typer.Argument(metavar="WHAT", help="methods, data, partitions or regimes.")],
+    what: Annotated[
+        str | None, typer.Argument(metavar="WHAT", help="methods, data, partitions, regimes or options.")
+    ] = None,
 ) -> None:
     """Lists what can be named in an option."""
     from fedjax_mm.cli import listing
@@ -144,6 +147,8 @@ def _launch(command: str, values: dict[str, Any]) -> None:
     if only_plan:
         dry_run.show(experiment)
         return
+    for note in experiment.notes:
+        warnings.warn(note, stacklevel=1)
     name = experiment.entries[0].label if command == "run" else command
     target = default_directory(name) if out is None else out
     with report.resumable(target):

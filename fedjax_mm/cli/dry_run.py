@@ -11,6 +11,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
+from fedjax_mm.cli.report import counted
 from fedjax_mm.federation import Federation, overview
 from fedjax_mm.runs.costs import parameters
 from fedjax_mm.runs.experiment import Experiment
@@ -27,10 +28,11 @@ def show(experiment: Experiment) -> None:
     console = Console(highlight=False, markup=False)
     seeds = experiment.settings.seeds
     federation = experiment.federations[0]
-    title = f"{federation.data.name}, {federation.settings.get('partition')}, {federation.size} clients"
-    console.print(_frame(f"{title} (seed {seeds[0]})" if experiment.each else title, _clients(federation)))
+    title = f"{federation.data.name}, {federation.settings.get('partition')}, {counted(federation.size, 'client')}"
+    split = f"split seed {federation.split_seed}{': each seed has its own' if experiment.each else ''}"
+    console.print(_frame(f"{title}, {split}", _clients(federation)))
     engine = experiment.engines[experiment.entries[0].label]
-    console.print(_frame(f"Encoders of all {len(seeds)} seed(s), by architecture", _buckets(engine)))
+    console.print(_frame(f"Encoders of {counted(len(seeds), 'seed')}, by architecture", _buckets(engine)))
     rows = [{"method": entry.label, **_method(experiment.engines[entry.label])} for entry in experiment.entries]
     console.print(_frame("Methods", pd.DataFrame(rows)))
     for entry in experiment.entries:
@@ -47,7 +49,8 @@ def show(experiment: Experiment) -> None:
 
 
 def _clients(federation: Federation) -> pd.DataFrame:
-    table = overview(federation)
+    # Lines break at spaces only, so between names.
+    table = overview(federation).assign(modalities=lambda frame: frame["modalities"].str.replace("+", " + "))
     if federation.size <= MANY:
         return table
     parts = ["train", "validation", "test", "classes"]

@@ -52,7 +52,8 @@ Partition = Annotated[
     _option(
         FEDERATION,
         "NAME",
-        "Who holds what: natural (the clients of the data), m1 (one modality each), m2 (two), m1+ (one or more), all.",
+        "Who holds what: natural (the clients of the data), m1 (one modality each), m2 (two), m1+ (one or more), all. "
+        "With fewer clients than modalities, m1, m2 and m1+ deal out the rest in turn, so that each is held.",
         "natural if the data has clients, else m1+",
     ),
 ]
@@ -113,8 +114,8 @@ Model = Annotated[
     _option(
         TRAINING,
         "NAME",
-        "pool: an own encoder per client and modality, 2 local epochs, batches of 12; shared: one encoder per "
-        "modality, 3 epochs, batches of 32.",
+        "pool: an own encoder per client and modality, 2 local epochs, batches of 12, rounds selected by accuracy; "
+        "shared: one encoder per modality, 3 epochs, batches of 32, rounds selected by macro-F1 (--set select).",
         "pool for m1, m2, m1+, else shared",
     ),
 ]
@@ -125,7 +126,7 @@ Set = Annotated[
         "KEY=VALUE",
         "Any other option; repeatable. Training: encoders, dim, fusion, epochs, batch, drop_last, optimizer, lr, "
         "momentum, weight_decay, clip, optimizer_state, statistics, nonfinite, select. Federation: fractions, minimum, "
-        "gap. Methods: fedproto.lam=0.1 (run also takes lam=0.1); see `fedjax-mm list methods`. Values: numbers, "
+        "gap. Methods: fedproto.lam=0.1 (run also takes lam=0.1); see `fedjax-mm list options`. Values: numbers, "
         "names, true or false, none, lists as a,b.",
         "",
         "--set",
@@ -152,7 +153,7 @@ Out = Annotated[
 ]
 Quiet = Annotated[
     bool,
-    _option(OUTPUT, None, "No progress bar and no table: print only where the run directory is.", "", "--quiet"),
+    _option(OUTPUT, None, "No progress and no table: print only where the run directory is.", "", "--quiet"),
 ]
 DryRun = Annotated[
     bool,

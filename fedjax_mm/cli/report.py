@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedjax_mm.runs.experiment import EACH
 from fedjax_mm.runs.run import HEADLINE, Run
 
 SELECTION = {
@@ -20,13 +20,17 @@ SELECTION = {
 
 @contextlib.contextmanager
 def resumable(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Says, when the user interrupts, how to go on, and exits with 130."""
+    """Says, when the user interrupts, how to go on."""
     try:
         yield
     except KeyboardInterrupt:
         how = f"; to go on: fedjax-mm resume {os.fspath(path)}" if os.path.lexists(path) else ""
-        print(f"fedjax-mm: interrupted{how}", file=sys.stderr)
-        raise typer.Exit(130) from None
+        raise typer.Abort(f"interrupted{how}") from None
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 seed`, `5 seeds`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def show(run: Run, *, quiet: bool) -> None:
@@ -42,10 +46,10 @@ def show(run: Run, *, quiet: bool) -> None:
 
 
 def _table(run: Run) -> Table:
-    federation, rounds = run.manifest["federation"], run.manifest["settings"]["rounds"]
+    federation, settings = run.manifest["federation"], run.manifest["settings"]
+    sizes = f"{counted(federation['clients'], 'client')}, {counted(settings['rounds'], 'round')}"
     table = Table(
-        title=f"{run.manifest['data']['name']}, {federation['partition']}, {federation['clients']} clients, "
-        f"{rounds} round{'s' if rounds > 1 else ''}",
+        title=f"{run.manifest['data']['name']}, {federation['partition']}, {sizes}",
         title_justify="left",
     )
     table.add_column("method", overflow="fold")
@@ -67,12 +71,17 @@ def _value(entry: Mapping[str, Any] | None) -> str:
 
 def _remarks(run: Run) -> list[str]:
     seeds = ", ".join(map(str, run.seeds))
-    spread = f"mean ± sample SD over {len(run.seeds)} seeds ({seeds})" if len(run.seeds) > 1 else f"one seed ({seeds})"
+    spread = f"{'mean ± sample SD over ' if len(run.seeds) > 1 else ''}{counted(len(run.seeds), 'seed')} ({seeds})"
+    split_seed, settings = run.manifest["federation"]["split_seed"], run.manifest["settings"]
+    split = "each seed has a split of its own" if split_seed == EACH else f"one split (split seed {split_seed})"
     kinds = {label: method["kind"] for label, method in run.manifest["methods"].items()}
-    measure = {"accuracy": "accuracy", "macro_f1": "macro-F1"}[run.manifest["settings"]["select"]]
-    lines = [f"Accuracy in [0, 1], pooled over the test samples of all clients; {spread}."]
+    measure = {"accuracy": "accuracy", "macro_f1": "macro-F1"}[settings["select"]]
+    lines = [f"Accuracy in [0, 1], pooled over the test samples of all clients; {spread}, {split}."]
     for kind in dict.fromkeys(kinds.values()):
         labels = ", ".join(label for label in kinds if kinds[label] == kind)
         who = "" if len(set(kinds.values())) == 1 else f" ({labels})"
-        lines.append(f"Test accuracy is selected by {measure}: {SELECTION[kind]}{who}.")
+        lines.append(
+            f"Test accuracy is selected by validation {measure} (select={settings['select']}, "
+            f"model={settings['model']}): {SELECTION[kind]}{who}."
+        )
     return [*lines, *(f"Note: {note}." for note in run.notes)]

@@ -66,7 +66,7 @@ def _read_modality(path: pathlib.Path) -> dict[str, np.ndarray]:
         if len(wrong):
             raise UsageError(
                 f"{path} has {column.iloc[wrong[0]]!r} in row {wrong[0]}, column {position} (both from 0, without a "
-                "header); features are numbers"
+                f"header); features are numbers only, without names of samples: row i belongs to row i of {LABELS}"
             )
     features = table.to_numpy(np.float64)
     empty = np.isnan(features).sum(axis=1)

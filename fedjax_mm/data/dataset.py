@@ -49,6 +49,11 @@ class MultimodalDataset:
     origin: str = ""
     sha256: str = ""
 
+    def __repr__(self) -> str:
+        """Name and sizes."""
+        sizes = f"{self.size} samples, {len(self.classes)} classes, {len(self.inputs)} modalities"
+        return f"MultimodalDataset({self.name!r}, {sizes})"
+
     @property
     def modalities(self) -> tuple[str, ...]:
         """The M modality names, in order."""

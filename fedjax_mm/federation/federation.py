@@ -60,6 +60,11 @@ class Federation:
     settings: Mapping[str, Any]
     counts: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        """Data, partition, clients and split seed."""
+        partition = self.settings.get("partition")
+        return f"Federation({self.data.name!r}, {partition}, {self.size} clients, split seed {self.split_seed})"
+
     def table(self, split: str) -> IndexTable:
         """The index table of `"train"`, `"validation"` or `"test"`."""
         return getattr(self, split)

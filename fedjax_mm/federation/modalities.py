@@ -6,9 +6,9 @@ from fedjax_mm import seeding
 
 PARTITIONS = {
     "natural": "the clients of the data, each with the modalities it has observed",
-    "m1": "one modality a client",
-    "m2": "two modalities a client",
-    "m1+": "one or more modalities a client",
+    "m1": "one modality a client; with fewer clients than modalities, the rest are dealt out in turn",
+    "m2": "two modalities a client; the rest as in m1",
+    "m1+": "one or more modalities a client; the rest as in m1",
     "all": "every modality at every client",
 }
 

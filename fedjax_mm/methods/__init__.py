@@ -49,6 +49,8 @@ def find(name: str) -> type[Method]:
     Raises:
         UsageError: There is no such method, or it is not one.
     """
+    if name.endswith(".py"):
+        raise UsageError(f"{name!r} is a file: name the class in it, as in {name}:Class")
     if ":" not in name:
         return _BUILT_IN[choose("method", name, _BUILT_IN)]
     source, _, attribute = name.rpartition(":")

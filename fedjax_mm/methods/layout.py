@@ -1,12 +1,12 @@
 """What a method is made of: modules and their owners, optimiser groups, stages and phases, uploads."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 
-from fedjax_mm.errors import choose
+from fedjax_mm.errors import UsageError, choose
 from fedjax_mm.models.networks import NetworkSpec
 
 SHARES = ("private", "mean")
@@ -84,6 +84,14 @@ class Phase:
     epochs: int | None = None
     loss: str = "loss"
 
+    def __post_init__(self):
+        if self.epochs is not None and self.epochs < 0:
+            raise UsageError(f"a phase of {self.epochs} epochs; it must be at least 0")
+
+    def trained(self, modules: Iterable[str]) -> tuple[str, ...]:
+        """The names of the modules that learn, of all there are."""
+        return tuple(modules) if self.train is None else self.train
+
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
@@ -116,6 +124,11 @@ class Layout:
     quantities: tuple[str, ...] = ()
 
     def __post_init__(self):
+        if "encoders" not in self.modules or self.modules["encoders"].network is not None:
+            raise UsageError("a layout needs a module 'encoders' without a network: Module(None)")
+        apart = [name for name, module in self.modules.items() if name != "encoders" and module.network is None]
+        if apart:
+            raise UsageError(f"module {apart[0]!r} has no network; only 'encoders' come with the federation")
         for view in self.views:
             choose("view", view, ("download", "previous"))
         for quantity in self.quantities:

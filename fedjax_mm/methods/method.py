@@ -124,7 +124,7 @@ class Mean(NamedTuple):
 
     Attributes:
         modules: Shared module name -> averaged parameters; where there was no weight, the previous ones.
-        extra: Name -> (mean of the leaves of `Upload.mean`, sum of the weights); 0 where that sum is 0.
+        extra: Name -> (mean of the leaves of `Upload.mean`, sum of the weights), floating; 0 where that sum is 0.
     """
 
     modules: Tree

@@ -34,7 +34,7 @@ def simulate(
         method: A name, `module:Class` of the user's own, or an instance such as `fmm.methods.FedProto(lam=0.5)`.
         federation: Who holds what.
         out: The run directory to make; None writes nothing.
-        progress: Whether to draw a progress bar on stderr.
+        progress: Whether to show progress on stderr: a bar, or, not in a terminal, a line per block.
         split_seed: `"each"` draws partition, masks and architectures anew for each seed; None keeps the federation.
         **settings: Training options, the fields of `fedjax_mm.simulation.settings.Settings`: `rounds`, `eval_every`,
             `seeds` (5 means 0..4; or a list), `participation`, `model`, `lr`, `epochs`, `batch` and so on.
@@ -104,7 +104,7 @@ def start(
     Args:
         experiment: The experiment.
         out: The run directory to make; None writes nothing.
-        progress: Whether to draw a progress bar on stderr.
+        progress: Whether to show progress on stderr: a bar, or, not in a terminal, a line per block.
         command: What the user called, for the manifest.
 
     Returns:
@@ -127,7 +127,7 @@ def resume(path: Path, *, data: MultimodalDataset | None = None, progress: bool 
     Args:
         path: The run directory.
         data: The data set, where it was made in memory.
-        progress: Whether to draw a progress bar on stderr.
+        progress: Whether to show progress on stderr: a bar, or, not in a terminal, a line per block.
 
     Returns:
         The run. Of a finished one the stored results, with a warning that there was nothing to do.
@@ -162,7 +162,7 @@ def rerun(path: Path, *, out: Path | None = None, data: MultimodalDataset | None
         path: A `manifest.json`, or the run directory it lies in.
         out: The run directory to make; None writes nothing.
         data: The data set, where it was made in memory.
-        progress: Whether to draw a progress bar on stderr.
+        progress: Whether to show progress on stderr: a bar, or, not in a terminal, a line per block.
 
     Returns:
         The run.

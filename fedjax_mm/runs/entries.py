@@ -1,8 +1,10 @@
 """Which methods a run holds: names, the user's own, or instances, with their options and labels."""
 
 import dataclasses
+import hashlib
 import pathlib
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,6 +42,14 @@ class Entry:
         """Every option, JSON-ready."""
         return {name: as_json(getattr(self.method, name)) for name in fields(type(self.method))}
 
+    def source_digest(self) -> str | None:
+        """SHA-256, as hex digits, of the file a user's own method comes from; None without one and for the package."""
+        if _built_in(type(self.method)):
+            return None
+        place = self.source.rpartition(":")[0]
+        path = place if place.endswith(".py") else getattr(sys.modules.get(place), "__file__", None) or ""
+        return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest() if pathlib.Path(path).is_file() else None
+
 
 def make_entries(methods: Methods) -> tuple[Entry, ...]:
     """The methods a user named.
@@ -65,7 +75,7 @@ def make_entries(methods: Methods) -> tuple[Entry, ...]:
     labels = [entry.label for entry in entries]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice:
-        raise UsageError(f"method {twice!r} is named twice; to compare its options give a mapping of labels to methods")
+        raise UsageError(f"method {twice!r} is named twice; in Python, a mapping of labels compares a method's options")
     return tuple(entries)
 
 
@@ -77,6 +87,10 @@ def with_options(source: str, options: Mapping[str, Any]) -> Method:
     """
     cls = library.find(source)
     return cls(**keywords(options, fields(cls), what=f"option of {cls.name}", owner=f"{cls.name}."))
+
+
+def _built_in(cls: type[Method]) -> bool:
+    return library.available().get(cls.name) is cls
 
 
 def _entry(given: One, label: str | None = None) -> Entry:
@@ -91,8 +105,7 @@ def _entry(given: One, label: str | None = None) -> Entry:
         if not isinstance(method, Method):
             raise UsageError(f"{given!r} is not a method: give a name, 'module:Class' or a fedjax_mm.methods.Method")
         cls = type(method)
-        built_in = library.available().get(cls.name) is cls
-        source = cls.name if built_in else f"{cls.__module__}:{cls.__qualname__}"
+        source = cls.name if _built_in(cls) else f"{cls.__module__}:{cls.__qualname__}"
     label = label or method.name
     if not LABEL.fullmatch(label) or label == "schema_version":
         raise UsageError(f"a method cannot be labelled {label!r}: letters, digits and . _ + = - make a label")

@@ -24,6 +24,9 @@ from fedjax_mm.simulation.settings import Settings
 
 SETTINGS = options.fields(Settings)
 EACH = "each"
+RETURNS = "loss must return (loss, terms), server (Server, terms), upload an Upload, predict {name: scores}"
+WRONG_FORM = (AttributeError, TypeError, ValueError)
+"""What is raised outside the method's module by a value of a form that was not expected."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -157,7 +160,8 @@ def blame(error: Exception, method: Method) -> str:
     module = type(method).__module__
     own = [(f, n) for f, n in traceback.walk_tb(error.__traceback__) if f.f_globals.get("__name__") == module]
     place = f" ({own[-1][0].f_code.co_filename}:{own[-1][1]})" if own else ""
-    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}{place}"
+    hint = f"; check what its hooks return: {RETURNS}" if not own and isinstance(error, WRONG_FORM) else ""
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}{place}{hint}"
 
 
 def distinct(federations: Sequence[Federation]) -> list[Federation]:

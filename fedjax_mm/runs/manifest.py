@@ -5,6 +5,7 @@ import os
 import pathlib
 import platform
 import subprocess
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
@@ -33,6 +34,7 @@ def describe(experiment: Experiment, command: Sequence[str]) -> dict[str, Any]:
         A JSON-ready dictionary.
     """
     federations = distinct(experiment.federations)
+    changed = _git("status", "--porcelain", "--", "fedjax_mm")
     first, data = federations[0], federations[0].data
     return {
         "command": list(command),
@@ -64,7 +66,8 @@ def describe(experiment: Experiment, command: Sequence[str]) -> dict[str, Any]:
         "compiler_options": {"XLA_FLAGS": os.environ.get("XLA_FLAGS", "")},
         "prng": {name: getattr(jax.config, name) for name in PRNG},
         "versions": versions(),
-        "git_commit": _commit(),
+        "git_commit": _git("rev-parse", "HEAD"),
+        "git_dirty": None if changed is None else bool(changed),
     }
 
 
@@ -72,6 +75,7 @@ def _method(experiment: Experiment, entry: Entry) -> dict[str, Any]:
     engine = experiment.engines[entry.label]
     return {
         "source": entry.source,
+        "sha256": entry.source_digest(),
         "name": entry.method.name,
         "options": entry.options,
         "kind": entry.method.kind,
@@ -102,7 +106,7 @@ def restore(manifest: Mapping[str, Any], data: MultimodalDataset | None = None) 
         data: The data set, where it was made in memory and cannot be loaded by name or path.
 
     Returns:
-        The experiment.
+        The experiment. A user's own method whose file has changed is warned of.
 
     Raises:
         UsageError: The data set is missing or has another content, a method cannot be found, or the federation comes
@@ -119,6 +123,7 @@ def restore(manifest: Mapping[str, Any], data: MultimodalDataset | None = None) 
             Entry(label, entry["source"], with_options(entry["source"], entry["options"]), entry["executor"])
             for label, entry in methods.items()
         ]
+        _warn_of_changes(entries, methods)
         experiment = prepare(entries, federate(data, **given), settings, each=each, notes=manifest["notes"])
         expected = manifest["federation"]["sha256"]
     except KeyError as error:
@@ -134,6 +139,17 @@ def restore(manifest: Mapping[str, Any], data: MultimodalDataset | None = None) 
 FEDERATION_OPTIONS = ("partition", "clients", "alpha", "split", "split_seed", "fractions", "minimum", "gap")
 
 
+def _warn_of_changes(entries: Sequence[Entry], methods: Mapping[str, Any]) -> None:
+    for entry in entries:
+        then = methods[entry.label].get("sha256")
+        if then not in (None, entry.source_digest()):
+            warnings.warn(
+                f"{entry.label}: the file of {entry.source} has changed since the manifest was written; "
+                "results may differ",
+                stacklevel=4,
+            )
+
+
 def _data(described: Mapping[str, Any], data: MultimodalDataset | None) -> MultimodalDataset:
     if data is None:
         if not described["source"]:
@@ -147,13 +163,13 @@ def _data(described: Mapping[str, Any], data: MultimodalDataset | None) -> Multi
     return data
 
 
-def _commit() -> str | None:
-    """The commit of the checkout this package lies in, None if it is installed elsewhere."""
+def _git(*words: str) -> str | None:
+    """What git says of the checkout this package lies in, None if it is installed elsewhere."""
     root = pathlib.Path(fedjax_mm.__file__).parents[1]
     if not (root / ".git").exists():
         return None
     try:
-        answer = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, timeout=10)
+        answer = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return answer.stdout.strip() or None
+    return None if answer.returncode else answer.stdout.strip()

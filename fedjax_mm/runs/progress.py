@@ -1,7 +1,9 @@
-"""Progress bars."""
+"""Progress on stderr."""
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 Report = Callable[[str, int, int], None]
 """Told after each block, and before the first: label, rounds done, rounds in all."""
@@ -9,7 +11,7 @@ Report = Callable[[str, int, int], None]
 
 @contextlib.contextmanager
 def reporting(show: bool) -> Iterator[Report]:
-    """Yields what to tell about progress; with `show` it draws one bar per method on stderr."""
+    """Yields what to tell about progress; with `show` it draws a bar per method, not in a terminal a line per block."""
     if not show:
         yield lambda label, done, total: None
         return
@@ -23,6 +25,10 @@ def reporting(show: bool) -> Iterator[Report]:
         TimeRemainingColumn,
     )
 
+    console = Console(stderr=True, highlight=False, markup=False)
+    if not (console.is_terminal or console.is_jupyter):
+        yield _lines(console)
+        return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -31,7 +37,7 @@ def reporting(show: bool) -> Iterator[Report]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with Progress(*columns, console=console) as progress:
         bars = {}
 
         def report(label: str, done: int, total: int) -> None:
@@ -42,3 +48,15 @@ def reporting(show: bool) -> Iterator[Report]:
             progress.update(bars[label], completed=done, description=f"{label}: compiling" if waiting else label)
 
         yield report
+
+
+def _lines(console: Any) -> Report:
+    begun: dict[str, float] = {}
+
+    def report(label: str, done: int, total: int) -> None:
+        if label in begun:
+            seconds = time.monotonic() - begun[label]
+            console.print(f"{label}: round {done} of {total}, {seconds:.0f} s", soft_wrap=True)
+        begun.setdefault(label, time.monotonic())
+
+    return report

@@ -24,7 +24,8 @@ class Progress(NamedTuple):
     Attributes:
         state: The state; private parts are already new for lanes that are done.
         sums: Module -> per bucket: part -> (sum of weighted values by row, sum of weights `[rows]`), shared parts only.
-        extra: Name -> (sum of weighted leaves `[S, ...]`, sum of weights `[S]`), of `Upload.mean`.
+        extra: Name -> (sum of weighted leaves `[S, ...]`, sum of weights `[S]`), of `Upload.mean`, in the run's
+            precision whatever the leaves' types: an average of counts is a number too.
         stack: `Upload.stack` by cohort member, leaves `[S * cohort, ...]`, seed by seed.
         heard: Whether the member's upload counts, bool `[S * cohort]`.
         terms: Term -> (sum, weight), each `[S]`.
@@ -68,7 +69,10 @@ def empty_progress(context: Context, trained: frozenset[str], state: State, outc
         state=state,
         sums=sums,
         extra={
-            name: (jax.tree.map(lambda leaf: zeros(leaf, seeds), value), jnp.zeros(seeds, weight))
+            name: (
+                jax.tree.map(lambda leaf: jnp.zeros((seeds, *leaf.shape[1:]), weight), value),
+                jnp.zeros(seeds, weight),
+            )
             for name, (value, _) in upload.mean.items()
         },
         stack=jax.tree.map(lambda leaf: zeros(leaf, seeds * context.cohort), upload.stack),

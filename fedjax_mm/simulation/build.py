@@ -151,7 +151,7 @@ def _kept_optimisers(context: Context, world: World, stores: Tree) -> list[Tree]
     kept = []
     for phase in stages_of(context.layout, context.spec)[0].phases:
         kept.append({})
-        for name in phase.train or tuple(context.layout.modules):
+        for name in phase.trained(context.layout.modules):
             rules = world.optimisers[context.layout.modules[name].group]
             kept[-1][name] = []
             for position, values in enumerate(slots[name]):

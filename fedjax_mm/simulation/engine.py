@@ -123,7 +123,7 @@ class Engine:
         records = jax.tree.map(np.asarray, records)
         rounds = np.arange(first, first + length)
         if self.context.settings.nonfinite == "stop":
-            self._stop_if_broken(records, rounds)
+            self._stop_if_broken(records, np.asarray(counts.broken), rounds)
         evaluation = self._evaluation(int(rounds[-1]), counts)
         return state, Block(rounds, self._terms(stage, records), evaluation, compiled - start, ended - compiled)
 
@@ -162,16 +162,24 @@ class Engine:
                 self.programs[key] = lowered.compile()
         return self.programs[key]
 
-    def _stop_if_broken(self, records: Record, rounds: np.ndarray) -> None:
-        found = [(*np.argwhere(flags)[0], name) for name, flags in records.broken.items() if flags.any()]
-        if found:
-            step, lane, name = min(found)
-            seed, client = divmod(int(lane), self.context.clients)
-            raise RunError(
-                f"{self.context.method.name}: not finite in round {rounds[step]}: {name} of client "
-                f"{self.population.federations[seed].clients[client]} (seed {self.population.seeds[seed]}); "
-                "a smaller lr or a clip may help; nonfinite=skip leaves such clients out and counts them"
-            )
+    def _stop_if_broken(self, records: Record, scores: np.ndarray, rounds: np.ndarray) -> None:
+        clients = [(*map(int, np.argwhere(flags)[0]), name) for name, flags in records.broken.items() if flags.any()]
+        if clients:
+            step, lane, name = min(clients)
+            seed, client = divmod(lane, self.context.clients)
+            place = f"{name} of client {self.population.federations[seed].clients[client]}"
+        elif records.server_broken.any():
+            step, seed = map(int, np.argwhere(records.server_broken)[0])
+            place = "the server step"
+        elif scores.any():
+            step, (seed, client) = -1, divmod(int(np.flatnonzero(scores)[0]), self.context.clients)
+            place = f"scores of client {self.population.federations[seed].clients[client]}"
+        else:
+            return
+        raise RunError(
+            f"{self.context.method.name}: not finite in round {rounds[step]}: {place} (seed "
+            f"{self.population.seeds[seed]}); a smaller lr or a clip may help, nonfinite=skip goes on without it"
+        )
 
     def _terms(self, stage: int, records: Record) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Terms and counters per round and seed; bytes are means per cohort member."""
@@ -185,6 +193,7 @@ class Engine:
             "bytes_up": (np.asarray(up, np.float64), one),
             "bytes_down": (np.asarray(down, np.float64), one),
             "skipped": (members - records.heard.astype(np.float64), np.ones_like(one)),
+            "server_skipped": (records.server_broken.astype(np.float64), np.ones_like(one)),
         }
 
     def _evaluation(self, round_: int, counts: Counts) -> Evaluation:
@@ -225,6 +234,8 @@ def build_engine(method: Method, population: Population, settings: Settings) -> 
     active = jax.ShapeDtypeStruct((plan.size,), bool)
     round_ = jax.ShapeDtypeStruct((), jnp.int32)
     rounds = tuple(Round(context, stage.phases) for stage in stages)
+    for stage in rounds:
+        stage.check(plan, world, state)
     outcome = jax.eval_shape(rounds[0].trainer(plan).train, world, state, lanes, active, round_)
     return Engine(
         population=population,

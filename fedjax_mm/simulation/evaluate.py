@@ -25,10 +25,12 @@ class Counts(NamedTuple):
     Attributes:
         confusion: Samples by truth and prediction, int32 `[L, P, 2, C, C]`.
         loss: Cross-entropy in nats, `[L, P, 2]`.
+        broken: Samples with a score that is not finite, int32 `[L]`; they count as wrongly predicted.
     """
 
     confusion: Array
     loss: Array
+    broken: Array
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -56,7 +58,11 @@ class Evaluator:
         """Counts before the first lane."""
         lanes, classes = self.context.seeds * self.context.clients, self.context.spec.classes
         lead = (lanes, len(self.predictors), PARTS)
-        return Counts(jnp.zeros((*lead, classes, classes), jnp.int32), jnp.zeros(lead, self.context.settings.dtype))
+        return Counts(
+            confusion=jnp.zeros((*lead, classes, classes), jnp.int32),
+            loss=jnp.zeros(lead, self.context.settings.dtype),
+            broken=jnp.zeros(lanes, jnp.int32),
+        )
 
     def advance(
         self, plan: Plan, world: World, state: State, counts: Counts, lanes: Array, active: Array, round_: Array
@@ -76,12 +82,14 @@ class Evaluator:
         return jax.tree.map(lambda table, values: table.at[lanes].set(values), counts, new)
 
 
-def _tally(scores: Array, batch: Batch, part_of: Array) -> tuple[Array, Array]:
-    """Confusion counts `[P, 2, C, C]` and summed cross-entropy `[P, 2]` of one batch, from scores `[P, B, C]`."""
+def _tally(scores: Array, batch: Batch, part_of: Array) -> tuple[Array, Array, Array]:
+    """Confusion counts `[P, 2, C, C]`, summed cross-entropy `[P, 2]` and broken samples, from scores `[P, B, C]`."""
     predictors, _, classes = scores.shape
     part = part_of[batch.index]
     cells = PARTS * classes * classes
-    cell = (part * classes + batch.y) * classes + jnp.argmax(scores, axis=2)
+    sound = jnp.all(jnp.isfinite(scores), axis=2)
+    prediction = jnp.where(sound, jnp.argmax(scores, axis=2), (batch.y + 1) % classes)
+    cell = (part * classes + batch.y) * classes + prediction
     cell = jnp.where(batch.valid, cell, cells)
     confusion = jax.vmap(lambda c: jnp.zeros(cells + 1, jnp.int32).at[c].add(1))(cell)[:, :-1]
     safe = jnp.where(batch.valid[:, None], scores, 0)
@@ -89,4 +97,5 @@ def _tally(scores: Array, batch: Batch, part_of: Array) -> tuple[Array, Array]:
     nats = jnp.where(batch.valid, jax.nn.logsumexp(safe, axis=2) - picked, 0)
     members = jnp.stack([part == position for position in range(PARTS)])
     loss = jnp.sum(jnp.where(members, nats[:, None], 0), axis=2)
-    return confusion.reshape(predictors, PARTS, classes, classes), loss
+    broken = jnp.sum(jnp.any(~sound, axis=0) & batch.valid, dtype=jnp.int32)
+    return confusion.reshape(predictors, PARTS, classes, classes), loss, broken

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedjax_mm.errors import UsageError
 from fedjax_mm.methods.layout import Phase, Upload
 from fedjax_mm.methods.method import Batch, Lane, Method, Terms
 from fedjax_mm.simulation.context import Context, Slots, State, World, at, select
@@ -101,18 +102,18 @@ class Trainer:
             name: networks[name][0]["params"] for name in self.context.lane_modules if stores[name].shared("params")
         }
 
-    def _trained(self, phase: Phase) -> tuple[str, ...]:
-        return phase.train or tuple(self.context.layout.modules)
-
     def _train(
         self, world: World, crowd: Crowd, networks: Slots, index: int, phase: Phase, kept: Tree
     ) -> tuple[Slots, Tree, Terms]:
         """One phase: `epochs` passes over every lane's samples in an order of its own."""
         settings = self.context.settings
-        names = self._trained(phase)
-        epochs = phase.epochs or self.context.spec.epochs
+        names = phase.trained(self.context.layout.modules)
+        epochs = self.context.spec.epochs if phase.epochs is None else phase.epochs
+        width = world.tables.train.shape[1]
+        # No client fills a larger batch; with drop_last it would not train at all.
         size = settings.batch or 1
-        steps = -(-world.tables.train.shape[1] // size)
+        size = size if settings.drop_last else min(size, width)
+        steps = -(-width // size)
         keys = jax.vmap(lambda key, info: derive(key, "local", crowd.round[0], info.id, index))(crowd.keys, crowd.info)
         n = jnp.where(crowd.active, crowd.info.n, 0)
         n = n // size * size if settings.drop_last else n
@@ -151,7 +152,7 @@ class Trainer:
         keys: Array,
     ) -> tuple[Slots, Tree, Terms]:
         """One masked step of all lanes; a lane without valid samples keeps everything, bit for bit."""
-        names = self._trained(phase)
+        names = phase.trained(self.context.layout.modules)
         batch = read(world, crowd, rows)
         stepping = jnp.any(batch.valid, axis=1)
 
@@ -168,7 +169,7 @@ class Trainer:
             )
 
             def loss(method: Method, lane: Lane) -> tuple[Array, Terms]:
-                return method.losses[phase.loss](lane)
+                return checked_loss(method.losses[phase.loss](lane), f"{method.name}: {phase.loss}")
 
             losses, terms = per_lane(self.context, crowd, loss, sight, batch, keys)
             terms = jax.tree.map(lambda leaf: jnp.where(stepping, leaf, 0), terms)
@@ -269,6 +270,21 @@ class Trainer:
         return finite
 
 
+def checked_loss(result: Any, name: str) -> tuple[Array, Terms]:
+    """What a loss returned, or a `UsageError`: a scalar and, by name, pairs (sum, weight) of scalars."""
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
+        raise UsageError(f"{name} must return (loss, terms), terms a dict of name -> (sum, weight)")
+    loss, terms = result
+    if jnp.shape(loss) != ():
+        raise UsageError(
+            f"{name} returned a loss of shape {jnp.shape(loss)}; it must be a scalar, a mean over the batch"
+        )
+    for term, pair in terms.items():
+        if not (isinstance(pair, tuple) and len(pair) == 2 and all(jnp.shape(part) == () for part in pair)):
+            raise UsageError(f"{name}: term {term!r} must be a pair (sum, weight) of scalars")
+    return loss, {term: (jnp.asarray(total), jnp.asarray(weight)) for term, (total, weight) in terms.items()}
+
+
 def all_finite(tree: Tree, size: int) -> Array:
     """Whether all floating leaves are finite, per entry of the leading axis, bool `[size]`."""
     leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
@@ -318,7 +334,8 @@ def sum_over(world: World, crowd: Crowd, rows: Array, n: Array, function: Callab
     def add(t: Array, sums: Tree) -> Tree:
         part = jax.lax.dynamic_slice_in_dim(rows, t * size, size, axis=1)
         part = jnp.where(t * size + jnp.arange(size) < n[:, None], part, filler)
-        return jax.tree.map(jnp.add, sums, function(read(world, crowd, part), keys))
+        batch_keys = jax.vmap(lambda key: derive(key, "step", t))(keys)
+        return jax.tree.map(jnp.add, sums, function(read(world, crowd, part), batch_keys))
 
     first = jax.eval_shape(lambda part: function(read(world, crowd, part), keys), rows[:, :size])
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), first)

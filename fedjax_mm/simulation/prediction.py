@@ -27,7 +27,16 @@ def predictor_names(context: Context, plan: Plan, world: World, state: Any) -> t
         lanes, rows = jnp.zeros(plan.size, jnp.int32), jnp.zeros((plan.size, 1), jnp.int32)
         return _scores(context, plan, world, state, lanes, rows)
 
-    names = list(jax.eval_shape(scores, world, state))
+    found = jax.eval_shape(scores, world, state)
+    if not isinstance(found, dict):
+        raise UsageError(f"{context.method.name}: predict must return a dict of name -> scores")
+    names, expected = list(found), (plan.size, 1, context.spec.classes)
+    for name, value in found.items():
+        if value.shape != expected:
+            raise UsageError(
+                f"{context.method.name}: scores {name!r} of a batch of 1 are {list(value.shape[1:])}, must be "
+                f"[1, {context.spec.classes}]: one per sample and class"
+            )
     primary = context.method.primary
     if primary not in names:
         raise UsageError(f"{context.method.name}: its primary predictor {primary!r} is not among {names}")
@@ -53,7 +62,9 @@ def scores_of(
 
 
 def _scores(context: Context, plan: Plan, world: World, state: State, lanes: Array, rows: Array) -> dict[str, Array]:
-    crowd, networks = gather_crowd(context, plan, world, state, lanes, jnp.ones(lanes.shape, bool), jnp.int32(0))
+    crowd, networks = gather_crowd(
+        context, plan, world, state, lanes, jnp.ones(lanes.shape, bool), jnp.int32(context.spec.rounds)
+    )
     batch, keys = read(world, crowd, rows), world.keys[crowd.seed]
     sight, _ = see(context, plan, world, crowd, networks, batch, keys, train=False)
     return per_lane(context, crowd, lambda method, lane: method.predict(lane), sight, batch, keys)
@@ -63,17 +74,21 @@ def _tables_for(tables: Tables, population: Population, seed: int, client: int, 
     """Tables that hold the given inputs in place of the data."""
     modalities, federation = population.modalities, population.federations[seed]
     held = [m for m, holds in zip(modalities, federation.holds[client], strict=True) if holds]
-    sizes = {len(np.asarray(value)) for value in inputs.values()}
-    if not inputs or not set(inputs) <= set(held) or len(sizes) != 1:
-        raise UsageError(f"predict takes inputs of equal length for modalities of the client: {', '.join(held)}")
-    n = sizes.pop()
+    if not isinstance(inputs, Mapping) or not inputs or not set(inputs) <= set(held):
+        raise UsageError(f"predict takes inputs by modality, of the client's: {', '.join(held)}")
+    given = {modality: np.asarray(value) for modality, value in inputs.items()}
+    n = len(next(iter(given.values()))) if all(value.ndim for value in given.values()) else 0
     new = {}
     for modality in modalities:
         shape, dtype = tables.inputs[modality].shape[1:], tables.inputs[modality].dtype
-        value = np.asarray(inputs.get(modality, np.zeros((n, *shape))), dtype)
-        if value.shape[1:] != shape:
-            raise UsageError(f"inputs of {modality!r} are {value.shape[1:]} each, must be {shape}")
-        new[modality] = jnp.asarray(np.concatenate([value, np.zeros((1, *shape), dtype)]))
+        value = given.get(modality, np.zeros((n, *shape), dtype))
+        if n == 0 or value.shape != (n, *shape):
+            raise UsageError(
+                f"inputs of {modality!r} are {list(value.shape)}, must be [n, {', '.join(map(str, shape))}]"
+            )
+        if not np.can_cast(value.dtype, dtype, "same_kind"):
+            raise UsageError(f"inputs of {modality!r} are {value.dtype}, must be {dtype} as in the data")
+        new[modality] = jnp.asarray(np.concatenate([value.astype(dtype), np.zeros((1, *shape), dtype)]))
     observed = np.zeros((tables.observed.shape[0], n + 1, len(modalities)), bool)
     observed[:, :n] = [modality in inputs for modality in modalities]
     return tables._replace(inputs=new, labels=jnp.zeros(n + 1, jnp.int32), observed=jnp.asarray(observed))

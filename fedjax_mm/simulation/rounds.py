@@ -6,14 +6,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedjax_mm.errors import UsageError
 from fedjax_mm.methods.layout import Phase
 from fedjax_mm.methods.method import Mean, Server, Terms
 from fedjax_mm.objectives.masked import finish_mean
 from fedjax_mm.simulation.aggregate import Progress, absorb, empty_progress, finish
-from fedjax_mm.simulation.context import Context, Slots, State, World
+from fedjax_mm.simulation.context import Context, Slots, State, World, select
 from fedjax_mm.simulation.executors import Executor
 from fedjax_mm.simulation.keys import derive
-from fedjax_mm.simulation.local import Trainer
+from fedjax_mm.simulation.local import Trainer, all_finite
 from fedjax_mm.simulation.plans import Plan
 
 Array = jax.Array
@@ -46,6 +47,7 @@ class Record(NamedTuple):
         clients: The cohort's client ids, int32 `[S, cohort]`.
         heard: Members whose result was finite, int32 `[S]`.
         broken: Module, or `upload` -> lanes where it was not finite, bool `[L]`.
+        server_broken: Whether the server step was not finite and the server stayed as it was, bool `[S]`.
         sent_rows: Rows present in each `Rows` of the uploads, int32 `[S]` each.
         received_rows: Rows present in each `Rows` of the downloads, int32 `[S]` each.
     """
@@ -54,6 +56,7 @@ class Record(NamedTuple):
     clients: Array
     heard: Array
     broken: dict[str, Array]
+    server_broken: Array
     sent_rows: list[Array]
     received_rows: list[Array]
 
@@ -92,8 +95,8 @@ class Round:
     @property
     def trained(self) -> frozenset[str]:
         """The modules some phase trains; the others are frozen, and neither sent up nor averaged."""
-        everything = tuple(self.context.layout.modules)
-        return frozenset(name for phase in self.phases for name in phase.train or everything)
+        modules = self.context.layout.modules
+        return frozenset(name for phase in self.phases for name in phase.trained(modules))
 
     def trainer(self, plan: Plan) -> Trainer:
         """Local training of a plan's lanes."""
@@ -116,6 +119,25 @@ class Round:
             self.trainer(plan).train, world, state, jnp.zeros(plan.size, jnp.int32), nobody, cohort.round
         )
         return cohort, empty_progress(self.context, self.trained, state, shapes)
+
+    def check(self, plan: Plan, world: World, state: State) -> None:
+        """Traces one round on shapes alone.
+
+        Raises:
+            UsageError: What the method returns would change the shape of its states.
+        """
+        name = self.context.method.name
+
+        def one_round(world: World, state: State) -> State:
+            cohort, progress = self.open(plan, world, state, jnp.int32(1))
+            lanes = jnp.zeros(plan.size, jnp.int32)
+            outcome = self.trainer(plan).train(world, state, lanes, lanes == 0, cohort.round)
+            kept = jax.tree.map(lambda leaf: leaf[lanes], state.clients)
+            _same_shapes(outcome.upload.state, kept, f"{name}: the client state that upload returns")
+            progress = self.advance(plan, world, cohort, progress, lanes, lanes == 0)
+            return self.close(world, cohort, progress)[0]
+
+        jax.eval_shape(one_round, world, state)
 
     def advance(
         self, plan: Plan, world: World, cohort: Cohort, progress: Progress, lanes: Array, active: Array
@@ -142,14 +164,18 @@ class Round:
         new, terms = jax.vmap(lambda m, *arguments: m.server(*arguments))(
             world.method, old, mean, stack, progress.heard.reshape(seeds, -1), keys
         )
+        _same_shapes(new, old, f"{self.context.method.name}: what server returns")
         # A state must not change its types from round to round, whatever the method computes in.
-        server = jax.tree.map(lambda value, kept: jnp.asarray(value).astype(kept.dtype), new.state, old.state)
-        state = progress.state._replace(stores=self._with_modules(stores, new.modules), server=server)
+        new = jax.tree.map(lambda value, kept: jnp.asarray(value).astype(kept.dtype), new, old)
+        sound = all_finite(new, seeds)
+        new = select(sound, new, old)
+        state = progress.state._replace(stores=self._with_modules(stores, new.modules), server=new.state)
         record = Record(
             terms=progress.terms | terms,
             clients=cohort.clients,
             heard=jnp.sum(progress.heard.reshape(seeds, -1), axis=1, dtype=jnp.int32),
             broken=progress.broken,
+            server_broken=~sound,
             sent_rows=progress.sent_rows,
             received_rows=progress.received_rows,
         )
@@ -180,3 +206,23 @@ class Round:
                 for values, tree in zip(stores[name], trees, strict=True)
             ]
         return new
+
+
+def _same_shapes(new: Tree, old: Tree, what: str) -> None:
+    """Raises `UsageError` if two trees differ in structure or in a leaf's shape, or floats replace integers."""
+    expected, _ = jax.tree.flatten_with_path(old)
+    found, _ = jax.tree.flatten_with_path(new)
+    if jax.tree.structure(new) != jax.tree.structure(old):
+        raise UsageError(
+            f"{what} must have the structure it started with: {_leaves(expected)}; it has {_leaves(found)}"
+        )
+    for (path, kept), (_, leaf) in zip(expected, found, strict=True):
+        if jnp.shape(leaf) != kept.shape or not jnp.can_cast(jnp.result_type(leaf), kept.dtype, "same_kind"):
+            raise UsageError(
+                f"{what} must keep shapes and types: leaf {jax.tree_util.keystr(path) or '(whole)'} was "
+                f"{kept.dtype}{list(kept.shape)} and became {jnp.result_type(leaf)}{list(jnp.shape(leaf))}"
+            )
+
+
+def _leaves(paths: list) -> str:
+    return ", ".join(jax.tree_util.keystr(path) or "(whole)" for path, _ in paths) or "nothing"

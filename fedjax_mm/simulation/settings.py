@@ -40,7 +40,8 @@ class Settings:
         clip: Largest Euclidean norm of an optimiser group's gradient; None for no clipping.
         optimizer_state: `reset` each round or `keep`.
         statistics: BatchNorm statistics of shared modules: `average` or `local`; None leaves it to the method.
-        nonfinite: What a client whose result is not finite does: `stop` the run, or `skip` (left out and counted).
+        nonfinite: What happens where a client's result or the server step is not finite: `stop` the run, or `skip`,
+            that is, leave it out and count it. A score that is not finite counts as a wrong prediction.
         select: Validation metric that selects a round: `accuracy` (pooled) or `macro_f1` (client mean).
         executor: How lanes are run: `auto`, `vmap`, `map`, `lockstep` or `debug`.
         precision: `float32` or `float64`.

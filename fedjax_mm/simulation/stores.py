@@ -49,8 +49,8 @@ class Store:
     owners: Mapping[str, tuple[np.ndarray, ...]]
 
     def shared(self, part: str) -> bool:
-        """True if the server averages the part."""
-        local = part == "statistics" and self.module.statistics == "local"
+        """True if the server averages the part; what a client keeps in `slots` is its own, whoever owns the network."""
+        local = part == "slots" or (part == "statistics" and self.module.statistics == "local")
         return self.module.share == "mean" and not local
 
 
@@ -158,11 +158,10 @@ def _store(
     name: str, module: Module, specs: Sequence[NetworkSpec], bucket: np.ndarray, population: Population
 ) -> Store:
     seed = np.repeat(np.arange(len(population.seeds)), population.clients)
-    rows, owners = {}, {}
-    for part in ROWS:
-        local = part == "slots" or module.share == "private" or (part == "statistics" and module.statistics == "local")
-        rows[part], owners[part] = _rows(bucket, len(specs), None if local else seed)
-    return Store(name, module, tuple(specs), bucket, rows, owners)
+    store = Store(name, module, tuple(specs), bucket, {}, {})
+    tables = {part: _rows(bucket, len(specs), seed if store.shared(part) else None) for part in ROWS}
+    rows = {part: table for part, (table, _) in tables.items()}
+    return dataclasses.replace(store, rows=rows, owners={part: owners for part, (_, owners) in tables.items()})
 
 
 def _rows(bucket: np.ndarray, buckets: int, seed: np.ndarray | None) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -31,14 +32,17 @@ def test_a_run_prints_its_table(call, tiny, tmp_path, monkeypatch):
     code, text, err = call("run", "--method", "local", "--data", tiny, "--rounds", "1", "--out", out)
     assert code == 0
     assert "tiny, natural, 3 clients, 1 round" in text
-    assert "±" not in text.partition("one seed (0)")[0]
+    assert "±" not in text
+    assert "1 seed (0), one split (split seed 0)" in " ".join(text.split())
     (row,) = [line for line in text.splitlines() if line.startswith("│ local")]
     mean = files.read_json(out / "summary.json")["local"]["test/accuracy/pooled"]["mean"]
     assert f"{mean:.4f}" in row
-    assert "selected by macro-F1: each client at its own best validation round" in " ".join(text.split())
+    chosen = "selected by validation macro-F1 (select=macro_f1, model=shared): each client at its own best validation"
+    assert chosen in " ".join(text.split())
     assert f"Run directory: {out}" in text
     assert all(len(line) <= 80 for line in text.splitlines() if not line.startswith("Run directory"))
-    assert "local" in err
+    # Not a terminal: a line per block.
+    assert re.fullmatch(r"local: round 1 of 1, \d+ s\n", err)
 
 
 def test_quiet_prints_only_the_directory(call, finished, tmp_path):
@@ -128,6 +132,46 @@ def test_interruption_says_how_to_go_on(call, tiny, tmp_path, monkeypatch):
     assert set(TABLES) <= {path.name for path in out.iterdir()}
 
 
+def test_interrupted_before_there_is_a_directory(call, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(request, "experiment", interrupt)
+    assert call("run", "--method", "local") == (130, "", "fedjax-mm: interrupted\n")
+
+
+def test_what_is_replaced_is_told_before_the_run(call, tiny, tmp_path, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Engine, "run_block", interrupt)
+    arguments = ["--data", tiny, "--model", "pool", *SHORT, "--out", tmp_path / "out", "--quiet"]
+    _, _, err = call("run", "--method", "fedavg", *arguments)
+    assert err.startswith(
+        "fedjax-mm: fedavg averages encoders, which differ in shape under model=pool: lg_fedavg takes"
+    )
+
+
+def test_every_option_is_listed_with_its_meaning(call, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in call("list", "options")[1].splitlines()]
+    listed = {row[0]: row[1:] for row in rows if row and row[0]}
+    assert {*request.TRAINING, *request.FEDERATION_SET, "fedproto.lam", "fedproto.weight"} == set(listed)
+    assert all(default and values and meaning for default, values, meaning in listed.values())
+    assert listed["batch"][0] == "12 (pool), 32 (shared)"
+    assert listed["fractions"][0] == "0.64,0.11,0.25"
+    assert listed["gap"][0] == "0"
+    assert listed["optimizer"][1] == "sgd, adam"
+
+
+def test_modality_names_are_not_broken(call, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.chdir(tmp_path)
+    text = call("run", "--method", "local", "--partition", "all", "--clients", "2", "--dry-run")[1]
+    words = set(text.replace("│", " ").split())
+    assert {"fourier", "profile", "karhunen", "pixel", "zernike", "morphology"} <= words
+
+
 def test_a_failed_run_exits_with_1(call, tiny, tmp_path):
     # T111, T114.
     arguments = ["--data", tiny, *SHORT, "--set", "lr=1e30", "--out", tmp_path / "out", "--quiet"]
@@ -144,6 +188,7 @@ def test_lists_and_descriptions(call, tiny, monkeypatch):
         ("data", "tiny"),
         ("partitions", "m1+"),
         ("regimes", "hom,none"),
+        ("options", "fedproto.lam"),
     ]:
         code, out, err = call("list", what)
         assert (code, err) == (0, "")

@@ -82,8 +82,9 @@ def test_the_head_equals_numpy(fresh, widths):
 
 def test_parameters_are_counted_by_hand_and_building_again_adds_none(fresh):
     hidden = (6 * 5 + 5) + (5 * 4 + 4) + (4 * 3 + 3)
+    # A hidden layer in front of BatchNorm has a scale and a shift, but no bias of its own.
     for _ in range(2):
-        for spec, expected in ((DNN, hidden), (NORMED, hidden + 2 * (5 + 4)), (HEAD, 3 * 4 + 4 + 4 * 2 + 2)):
+        for spec, expected in ((DNN, hidden), (NORMED, hidden + 5 + 4), (HEAD, 3 * 4 + 4 + 4 * 2 + 2)):
             params, statistics = shapes(spec, DTYPE)
             assert count(params) == expected
             assert count(statistics) == (2 * (5 + 4) if spec is NORMED else 0)

@@ -72,6 +72,18 @@ def test_a_method_that_cannot_be_set_up_names_the_place(federation, tmp_path):
     assert not out.exists()
 
 
+def test_a_loss_without_terms_is_answered_with_what_hooks_return(federation):
+    @method
+    class Bare(Local):
+        name = "bare"
+
+        def loss(self, lane):
+            return Local.loss(self, lane)[0]
+
+    with pytest.raises(UsageError, match=r"bare cannot be set up: .*loss must return \(loss, terms\)"):
+        fmm.simulate(Bare, federation)
+
+
 def test_of_all_methods_those_that_do_not_suit_are_left_out(federation):
     @method
     class Picky(Local):

@@ -149,5 +149,5 @@ def test_a_failing_client_is_named_by_the_debug_executor(federation, settings, m
 
     original = Debug.__call__
     monkeypatch.setattr(Debug, "__call__", call)
-    with pytest.raises(RunError, match=r"client 1 of seed number 1 failed.*KeyError: 'gone'"):
+    with pytest.raises(RunError, match=r"client 1 \(seed 7\) failed.*KeyError: 'gone'"):
         fmm.simulate("local", federation, executor="debug", **{**settings, "rounds": 1})

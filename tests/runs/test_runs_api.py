@@ -1,4 +1,6 @@
+import hashlib
 import json
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -6,6 +8,9 @@ import pytest
 
 import fedjax_mm as fmm
 from fedjax_mm.errors import RunError, UsageError
+from fedjax_mm.runs.entries import make_entries
+from fedjax_mm.runs.experiment import prepare
+from fedjax_mm.runs.manifest import describe, restore
 
 
 def test_the_directory_has_what_the_design_says(both):
@@ -22,6 +27,8 @@ def test_the_directory_has_what_the_design_says(both):
     assert manifest["methods"]["fedproto"]["options"] == {"lam": 1.0, "weight": "counts"}
     assert manifest["methods"]["local"]["executor"] == "map"
     assert manifest["methods"]["local"]["executor_reason"]
+    assert manifest["methods"]["local"]["sha256"] is None
+    assert manifest["git_dirty"] in ((None,) if manifest["git_commit"] is None else (True, False))
     assert {"python", "fedjax_mm", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy"} == set(
         manifest["versions"]
     )
@@ -156,6 +163,38 @@ def test_data_made_in_memory_must_be_given_again(straight, tmp_path):
     with pytest.raises(UsageError, match="is not the one of the manifest: its SHA-256"):
         fmm.rerun(tmp_path, data=other)
     assert fmm.load_data(source).sha256 == manifest["data"]["sha256"]
+
+
+OWN = """
+from fedjax_mm.methods import Method, method
+
+@method
+class Mine(Method):
+    name = "mine"
+"""
+
+
+def test_a_changed_method_of_the_users_own_is_warned_of(federation, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(OWN)
+    experiment = prepare(make_entries(f"{file}:Mine"), federation, {"rounds": 1})
+    content = describe(experiment, [])
+    assert content["methods"]["mine"]["sha256"] == hashlib.sha256(OWN.encode()).hexdigest()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        restore(content)
+    file.write_text(OWN + "# changed")
+    with pytest.warns(UserWarning, match=r"mine: the file of .*mine\.py:Mine has changed"):
+        restore(content)
+
+
+def test_short_representations(data, federation):
+    assert repr(data) == "MultimodalDataset('tiny', 60 samples, 3 classes, 2 modalities)"
+    assert repr(federation) == "Federation('tiny', all, 3 clients, split seed 0)"
+
+
+def test_only_public_names_are_shown():
+    assert dir(fmm) == sorted([*fmm.__all__, "__version__"])
 
 
 def test_the_lazy_names_are_all_there():

@@ -95,7 +95,7 @@ class Everything(Method):
             "heard": mask,
             "bias": stack["bias"],
         }
-        assert leaves["whole"].dtype == jnp.int32 and leaves["half"].dtype == jnp.bfloat16
+        assert leaves["whole"].dtype == leaves["half"].dtype == leaves["share"].dtype, "the run's precision"
         return Server(mean.modules, state), {"heard": (jnp.sum(mask * 1.0), jnp.float32(1))}
 
 
