@@ -17,7 +17,7 @@ class FedHead(Method):
     L = CE(h(z), y) + mu * mean_i ||z_i||^2 / d, where z is the fused feature and h the head.
 
     Attributes:
-        mu: Weight of the pull, at least 0. A float field can be swept without compiling again.
+        mu: Weight of the pull, at least 0. A float field is an argument of the compiled program.
     """
 
     mu: float = 0.01

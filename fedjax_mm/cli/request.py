@@ -142,7 +142,10 @@ def _read(path: pathlib.Path, command: str) -> dict[str, Any]:
     if not path.is_file():
         raise UsageError(f"--config: there is no file {path}")
     if path.suffix == ".json":
-        return _from_manifest(read_manifest(path), command)
+        try:
+            return _from_manifest(read_manifest(path), command)
+        except KeyError as error:
+            raise UsageError(f"{path} is not a whole manifest: it lacks {error}") from None
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -158,6 +161,9 @@ def _read(path: pathlib.Path, command: str) -> dict[str, Any]:
     for name in SWITCHES:
         if name in named:
             named[name] = options.convert(named[name], bool, f"{name} in {path}")
+    words = named.get(methods, "")
+    if not isinstance(words, str) and not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
+        raise UsageError(f"{methods} in {path} is {words!r}, must be text or a list of texts")
     for name in ("data", "label", "out"):
         if not isinstance(named.get(name, ""), str):
             raise UsageError(f"{name} in {path} is {named[name]!r}, must be text")

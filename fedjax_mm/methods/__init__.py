@@ -1,5 +1,6 @@
 """Federated methods, one file each. Every module of this package is loaded, so a new method is a new file."""
 
+import dataclasses
 import importlib
 import importlib.util
 import pathlib
@@ -61,6 +62,9 @@ def find(name: str) -> type[Method]:
         )
     if not found.name:
         raise UsageError(f"{name!r} has no name: give the class `name: ClassVar[str]`")
+    required = [f.name for f in dataclasses.fields(found) if f.default is f.default_factory is dataclasses.MISSING]
+    if required:
+        raise UsageError(f"{name!r}: option {required[0]!r} needs a default")
     return found
 
 
@@ -78,10 +82,11 @@ def _load(source: str) -> ModuleType:
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         spec.loader.exec_module(module)
-    except (ImportError, SyntaxError, ValueError, TypeError) as error:
-        if isinstance(error, UsageError):
-            raise
-        raise UsageError(f"cannot import {source or 'nothing'}: {error}") from error
+    except UsageError:
+        raise
+    except Exception as error:
+        # Whatever a user's own module raises while it is imported, it is one mistake in one file.
+        raise UsageError(f"cannot import {source or 'nothing'}: {type(error).__name__}: {error}") from error
     return module
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedjax_mm.data import MultimodalDataset
-from fedjax_mm.errors import UsageError
+from fedjax_mm.errors import RunError, UsageError
 from fedjax_mm.federation import Federation
 from fedjax_mm.methods import Method
 from fedjax_mm.runs import files, manifest
@@ -139,6 +139,8 @@ def resume(path: Path, *, data: MultimodalDataset | None = None, progress: bool 
     directory = RunDirectory(pathlib.Path(path).expanduser())
     content = directory.manifest()
     settings = content["settings"]
+    if not {"rounds", "select"} <= settings.keys():
+        raise RunError(f"the manifest of {directory.path} is damaged: its settings lack rounds or select")
     stored = [directory.stored(label) for label in content["methods"]]
     finished = [
         record for record in stored if record is not None and record.rounds.max(initial=0) == settings["rounds"]

@@ -63,7 +63,7 @@ def latest(folder: Path) -> int | None:
     return max(_steps(folder), default=None)
 
 
-def restore(folder: Path, *, like: Tree, fingerprint: Mapping[str, Any]) -> tuple[int, Tree]:
+def restore(folder: Path, *, like: Tree, fingerprint: Mapping[str, Any], last: int | None = None) -> tuple[int, Tree]:
     """Reads the latest checkpoint that is intact.
 
     Args:
@@ -71,6 +71,7 @@ def restore(folder: Path, *, like: Tree, fingerprint: Mapping[str, Any]) -> tupl
         like: A pytree of arrays or `jax.ShapeDtypeStruct`, as `jax.eval_shape` gives it: what the state must be. A
             leaf with a sharding is placed so.
         fingerprint: What `save` was given, to be compared.
+        last: The last round to consider; None for any.
 
     Returns:
         The round and the state: the structure, shapes and dtypes of `like`, the bits that were saved, `jax.Array`s. A
@@ -80,7 +81,7 @@ def restore(folder: Path, *, like: Tree, fingerprint: Mapping[str, Any]) -> tupl
         RunError: There is no intact checkpoint; or the latest intact one has another fingerprint (the keys are named),
             or another state than `like` (the first leaf that differs is named).
     """
-    for step in sorted(_steps(folder), reverse=True):
+    for step in sorted((step for step in _steps(folder) if last is None or step <= last), reverse=True):
         path = pathlib.Path(folder) / str(step)
         try:
             content, arrays = _read(folder, step)

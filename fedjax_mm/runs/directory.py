@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import itertools
 import pathlib
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,9 +28,9 @@ class RunDirectory:
         """The checkpoints of a method."""
         return self.path / "checkpoints" / label
 
-    def record(self, label: str) -> pathlib.Path:
-        """What a method has recorded, for `resume`."""
-        return self.checkpoints(label) / "record.npz"
+    def records(self, label: str) -> tuple[pathlib.Path, pathlib.Path]:
+        """What a method has recorded, for `resume`: the file, and the one before it."""
+        return self.checkpoints(label) / "record.npz", self.checkpoints(label) / "record.previous.npz"
 
     def create(self, manifest: Mapping[str, Any]) -> None:
         """Makes the directory, with its manifest and tables without rows.
@@ -48,13 +49,26 @@ class RunDirectory:
     def keep(self, record: MethodRecord, state: Any, fingerprint: Mapping[str, Any]) -> None:
         """Saves what a method recorded, then its state: a checkpoint never lacks its records."""
         self.checkpoints(record.name).mkdir(parents=True, exist_ok=True)
-        records.save(record, self.record(record.name))
+        current, previous = self.records(record.name)
+        if current.exists():
+            current.replace(previous)
+        records.save(record, current)
         checkpoints.save(self.checkpoints(record.name), int(record.rounds[-1]), state, fingerprint=fingerprint)
 
     def stored(self, label: str) -> MethodRecord | None:
-        """What a method has recorded, up to its last checkpoint; None if it has none."""
+        """What a method has recorded, up to its last checkpoint; None if there is nothing to go on from.
+
+        A damaged file is passed over for the one before it, with a warning.
+        """
         last = checkpoints.latest(self.checkpoints(label))
-        return None if last is None else records.until(records.load(self.record(label)), last)
+        if last is None:
+            return None
+        for path in self.records(label):
+            try:
+                return records.until(records.load(path), last)
+            except (RunError, UsageError) as error:
+                warnings.warn(f"{error}; trying what was recorded before", stacklevel=2)
+        return None
 
     def write_tables(self, recorded: Sequence[MethodRecord], metric: str) -> None:
         """Writes `rounds.csv`, `clients.csv` and `summary.json`; `metric` is what selects a round."""

@@ -67,9 +67,11 @@ class Execution:
             state, block = _run(entry, engine, state, first, length)
             clock = clock.add(block)
             record = _extended(record, block)
-            if self._directory is not None:
-                self._directory.keep(record, state, fingerprint)
             self._note(entry, record, fixed | running_costs(record, clock))
+            if self._directory is not None:
+                # Costs first: a run that dies after its last checkpoint has nothing left to measure.
+                self._directory.write_costs(self._earlier | self.costs)
+                self._directory.keep(record, state, fingerprint)
             if self._directory is not None and time.monotonic() > self._written + self._took / TABLES_SHARE:
                 self._write()
             report(entry.label, first + length - 1, rounds)
@@ -81,8 +83,10 @@ class Execution:
         """The record, the state and the rounds done: from the last checkpoint, or from nothing."""
         if self._directory is None or entry.label not in self.recorded:
             return _blank(entry, engine), engine.initial_state(), 0
-        done, state = self._experiment.load_state(entry, self._directory.checkpoints(entry.label))
-        return records.until(self.recorded[entry.label], done), state, done
+        record = self.recorded[entry.label]
+        folder = self._directory.checkpoints(entry.label)
+        done, state = self._experiment.load_state(entry, folder, int(record.rounds[-1]))
+        return records.until(record, done), state, done
 
     def _note(self, entry: Entry, record: MethodRecord, costs: dict[str, Any]) -> None:
         self.recorded[entry.label] = record

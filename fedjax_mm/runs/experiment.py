@@ -59,15 +59,15 @@ class Experiment:
             "options": entry.options,
         }
 
-    def load_state(self, entry: Entry, folder: Path) -> tuple[int, Any]:
-        """The round and state of a method's latest intact checkpoint in `folder`.
+    def load_state(self, entry: Entry, folder: Path, last: int) -> tuple[int, Any]:
+        """The round and state of a method's latest intact checkpoint in `folder`, up to round `last`.
 
         Raises:
             RunError: There is none, or it is of another configuration.
         """
         engine = self.engines[entry.label]
         like = state_shapes(engine.context, engine.world)
-        return checkpoints.restore(folder, like=like, fingerprint=self.fingerprint(entry))
+        return checkpoints.restore(folder, like=like, fingerprint=self.fingerprint(entry), last=last)
 
 
 def precision(settings: Settings) -> contextlib.AbstractContextManager[Any]:

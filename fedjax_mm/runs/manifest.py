@@ -93,7 +93,7 @@ def versions() -> dict[str, str]:
 
 def changes(manifest: Mapping[str, Any]) -> list[str]:
     """What is no longer as it was when the manifest was written and may change bits: versions and backend."""
-    then = {**manifest["versions"], "backend": manifest["devices"]["backend"]}
+    then = {**manifest.get("versions", {}), "backend": manifest.get("devices", {}).get("backend")}
     now = {**versions(), "backend": jax.default_backend()}
     return [f"{name} is {now[name]}, was {then.get(name)}" for name in now if now[name] != then.get(name)]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from fedjax_mm.data import MultimodalDataset
-from fedjax_mm.errors import UsageError, choose
+from fedjax_mm.errors import RunError, UsageError, choose
 from fedjax_mm.metrics.comparison import Comparison, paired
 from fedjax_mm.runs import files, records
 from fedjax_mm.runs.directory import RunDirectory
@@ -147,7 +147,7 @@ class Run:
 
         Raises:
             UsageError: Client, method, seed or a modality is unknown, or the data set is needed and cannot be found.
-            RunError: There is no intact checkpoint.
+            RunError: There is no checkpoint, or the last one is damaged.
         """
         if method is None and len(self.methods) > 1:
             raise UsageError(f"the run has several methods; name one: {', '.join(self.methods)}")
@@ -175,7 +175,16 @@ class Run:
             if self.path is None:
                 raise UsageError(f"the run has no state of {label}")
             entry = next(entry for entry in experiment.entries if entry.label == label)
-            self._states[label] = experiment.load_state(entry, RunDirectory(self.path).checkpoints(label))[1]
+            directory = RunDirectory(self.path)
+            record = directory.stored(label)
+            if record is None:
+                raise RunError(f"{self.path} has no checkpoint of {label}")
+            last = int(record.rounds[-1])
+            done, self._states[label] = experiment.load_state(entry, directory.checkpoints(label), last)
+            if done != last:
+                raise RunError(
+                    f"{self.path}: the checkpoint of {label} after round {last} is damaged; rerun makes it again"
+                )
         return self._states[label]
 
 

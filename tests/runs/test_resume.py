@@ -52,6 +52,16 @@ def test_records_without_their_checkpoint_are_done_again(straight, tmp_path, tab
     assert tables(out) == tables(straight.path)
 
 
+def test_a_damaged_record_gives_way_to_the_one_before(straight, tmp_path, tables):
+    out = tmp_path / "run"
+    shutil.copytree(straight.path, out)
+    record = out / "checkpoints" / "local" / "record.npz"
+    record.write_bytes(bytes(200) + record.read_bytes()[200:])
+    with pytest.warns(UserWarning, match="trying what was recorded before"):
+        fmm.resume(out)
+    assert tables(out) == tables(straight.path)
+
+
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(straight, tmp_path, tables):
     # T97. In a comparison whose second method is not begun: one is gone on with, the other starts (T95).
     out = tmp_path / "run"

@@ -17,7 +17,8 @@ def test_the_directory_has_what_the_design_says(both):
     names = {path.name for path in both.path.iterdir()}
     assert names == {"manifest.json", "rounds.csv", "clients.csv", "summary.json", "costs.json", "checkpoints"}
     for label in ("local", "fedproto"):
-        assert {path.name for path in (both.path / "checkpoints" / label).iterdir()} == {"2", "4", "record.npz"}
+        kept = {path.name for path in (both.path / "checkpoints" / label).iterdir()}
+        assert kept == {"2", "4", "record.npz", "record.previous.npz"}
     manifest = json.loads((both.path / "manifest.json").read_text())
     assert manifest["schema_version"] == 1
     assert manifest["data"]["sha256"] == fmm.load_data(manifest["data"]["source"]).sha256
@@ -138,7 +139,7 @@ def test_wrong_predictions(both):
         ({"client": 3, "x": x, "method": "local"}, "client is 3, must be an id from 0 to 2"),
         ({"client": "9", "x": x, "method": "local"}, "unknown client '9'"),
         ({"client": 0, "x": x, "method": "local", "seed": 0}, "seed 0 is not in the run; it has 3, 7"),
-        ({"client": 0, "x": {"c": x["a"]}, "method": "local"}, "modalities of the client: a, b"),
+        ({"client": 0, "x": {"c": x["a"]}, "method": "local"}, "by modality, of the client's: a, b"),
     ]:
         with pytest.raises(UsageError, match=message):
             both.predict(**arguments)
