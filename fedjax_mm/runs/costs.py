@@ -119,7 +119,7 @@ def padding(engine: Engine) -> float:
     share = context.cohort / context.clients
     lanes = steps.sum() * share
     if isinstance(engine.executor, Lockstep):
-        lanes = steps.max() * engine.executor.plans[0].size
+        lanes = sum(steps[plan.members].max() * plan.size for plan in engine.executor.plans)
     return float(1 - used.sum() * share / (lanes * batch)) if lanes else 0.0
 
 

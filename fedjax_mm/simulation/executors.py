@@ -19,9 +19,9 @@ Advance = Callable[[Plan, Tree, Array, Array], Tree]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Lockstep:
-    """All lanes of the one plan at once."""
+    """All lanes of a plan at once, plan after plan."""
 
-    plans: tuple[Plan]
+    plans: tuple[Plan, ...]
 
     def __call__(self, advance: Advance, carry: Tree, cohort: Array, active: Array) -> Tree:
         """Advances all lanes.
@@ -35,10 +35,10 @@ class Lockstep:
         Returns:
             The carry after all lanes.
         """
-        (plan,) = self.plans
-        everyone = plan.size == active.shape[0]
-        lanes = jnp.arange(plan.size, dtype=jnp.int32) if everyone else cohort
-        return advance(plan, carry, lanes, active[lanes])
+        for plan in self.plans:
+            lanes = jnp.asarray(plan.members) if plan.size == len(plan.members) else cohort
+            carry = advance(plan, carry, lanes, active[lanes])
+        return carry
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

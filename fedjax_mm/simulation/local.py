@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_mm.errors import UsageError
-from fedjax_mm.methods.layout import Phase, Upload
+from fedjax_mm.methods.layout import Phase, Rows, Upload
 from fedjax_mm.methods.method import Batch, Lane, Method, Terms
 from fedjax_mm.simulation.context import Context, Slots, State, World, at, select
 from fedjax_mm.simulation.forward import Crowd, gather_crowd, per_lane, read, see
@@ -286,10 +286,24 @@ def checked_loss(result: Any, name: str) -> tuple[Array, Terms]:
 
 
 def all_finite(tree: Tree, size: int) -> Array:
-    """Whether all floating leaves are finite, per entry of the leading axis, bool `[size]`."""
+    """Whether all floating leaves are finite, per entry of the leading axis, bool `[size]`.
+
+    Rows of a `Rows` that are not present may be anything.
+    """
+
+    def readable(node: Any) -> Any:
+        return select_rows(node) if isinstance(node, Rows) else node
+
+    tree = jax.tree.map(readable, tree, is_leaf=lambda node: isinstance(node, Rows))
     leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     flags = [jnp.all(jnp.isfinite(leaf).reshape(size, -1), axis=1) for leaf in leaves]
     return jnp.all(jnp.stack(flags), axis=0) if flags else jnp.ones(size, bool)
+
+
+def select_rows(rows: Rows) -> Array:
+    """The values of a `Rows`, 0 where a row is not present."""
+    present = rows.present
+    return jnp.where(present.reshape(present.shape + (1,) * (rows.value.ndim - present.ndim)), rows.value, 0)
 
 
 def shuffled(key: Array, rows: Array, n: Array, *, width: int, filler: int) -> Array:

@@ -4,7 +4,7 @@ import jax
 
 from fedjax_mm.simulation.context import Context
 from fedjax_mm.simulation.executors import Debug, Executor, Lockstep, Map
-from fedjax_mm.simulation.plans import lockstep_plan, shape_groups, single_plans
+from fedjax_mm.simulation.plans import lockstep_plans, shape_groups, single_plans
 from fedjax_mm.simulation.population import Population
 
 FEW_SHAPES = 4
@@ -36,7 +36,10 @@ def choose_executor(context: Context, population: Population) -> tuple[str, str]
 def make_executor(name: str, context: Context, population: Population) -> Executor:
     """The executor of that name for a context's cohort."""
     if name == "lockstep":
-        return Lockstep((lockstep_plan(context.stores, population, context.cohort),))
+        # An accelerator is better off with padding than with one class of clients waiting for the other.
+        split = jax.default_backend() == "cpu"
+        batch = context.settings.batch or 1
+        return Lockstep(lockstep_plans(context.stores, population, context.cohort, batch=batch, split=split))
     plans = tuple(single_plans(context.stores))
     if name == "map":
         return Map(plans, context.seeds, context.clients)

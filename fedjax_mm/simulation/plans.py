@@ -9,6 +9,9 @@ from fedjax_mm.models.networks import NetworkSpec
 from fedjax_mm.simulation.population import Population
 from fedjax_mm.simulation.stores import ROWS, Store
 
+MOST_HALVES = 2
+MOST_CLASSES = 8
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Segment:
@@ -79,17 +82,64 @@ def shape_groups(stores: Mapping[str, Store]) -> list[np.ndarray]:
     return np.split(order.astype(np.int32), np.flatnonzero(np.diff(group[order])) + 1)
 
 
-def lockstep_plan(stores: Mapping[str, Store], population: Population, cohort: int) -> Plan:
-    """All lanes at once. If they are of one shape, only a cohort's lanes, by seed and client; else all are stepped."""
-    groups = shape_groups(stores)
-    seeds = len(population.seeds)
+def lockstep_plans(
+    stores: Mapping[str, Store], population: Population, cohort: int, *, batch: int, split: bool
+) -> tuple[Plan, ...]:
+    """Plans of lanes that step together.
+
+    Lanes of one shape and a cohort that is not everybody: one plan, of the cohort's lanes by seed and client. Else all
+    lanes, together or (`split`) in classes of clients of like size, since all lanes of a plan step as long as its
+    longest. Splitting pays where clients hold architectures of their own; where they share them, it would compile the
+    same encoders again for each class.
+
+    Args:
+        stores: Module name -> its storage.
+        population: The lanes.
+        cohort: Clients in a round.
+        batch: Local batch size.
+        split: Whether lanes may be split into classes.
+
+    Returns:
+        The plans; each has as many lanes of every seed, in ascending order.
+    """
+    groups, seeds = shape_groups(stores), len(population.seeds)
     if len(groups) == 1 and cohort < population.clients:
         first = np.repeat(np.arange(seeds) * population.clients, cohort)
         buckets = {name: _buckets(store, first, picked=True) for name, store in stores.items()}
-        return Plan(seeds * cohort, groups[0], np.repeat(np.arange(seeds), cohort), buckets)
-    lanes = np.arange(population.lanes, dtype=np.int32)
-    buckets = {name: _buckets(store, lanes, picked=False) for name, store in stores.items()}
-    return Plan(len(lanes), lanes, np.repeat(np.arange(seeds), population.clients), buckets)
+        return (Plan(seeds * cohort, groups[0], np.repeat(np.arange(seeds), cohort), buckets),)
+    classes = size_classes(stores, population, batch) if split else np.zeros(population.clients, int)
+    plans = []
+    for label in np.unique(classes):
+        clients = np.flatnonzero(classes == label)
+        lanes = (np.arange(seeds)[:, None] * population.clients + clients).reshape(-1).astype(np.int32)
+        buckets = {name: _buckets(store, lanes, picked=False) for name, store in stores.items()}
+        plans.append(Plan(len(lanes), lanes, np.repeat(np.arange(seeds), len(clients)), buckets))
+    return tuple(plans)
+
+
+def size_classes(stores: Mapping[str, Store], population: Population, batch: int) -> np.ndarray:
+    """Classes of clients of like size, int `[K]`, 0 for the longest.
+
+    Of one class, classes by halves of the longest, and a class for each number of steps, the one is taken for which
+    (encoder steps computed) times (encoders compiled) is least.
+    """
+    seeds, clients = len(population.seeds), population.clients
+    steps = np.maximum(-(-population.train_sizes().reshape(seeds, clients) // batch).max(axis=0), 1)
+    distinct, rank = np.unique(-steps, return_inverse=True)
+    candidates = [np.zeros(clients, int), np.minimum(np.log2(steps.max() / steps).astype(int), MOST_HALVES)]
+    if len(distinct) <= MOST_CLASSES:
+        candidates.append(rank.reshape(-1))
+    bucket = stores["encoders"].bucket.reshape(seeds, clients, -1)
+
+    def price(classes: np.ndarray) -> float:
+        work, compiled = 0, 0
+        for label in np.unique(classes):
+            held = bucket[:, classes == label]
+            work += int(steps[classes == label].max()) * int((held >= 0).sum())
+            compiled += len(np.unique(held[held >= 0]))
+        return float(work) * compiled
+
+    return min(candidates, key=price)
 
 
 def single_plans(stores: Mapping[str, Store]) -> list[Plan]:
