@@ -104,26 +104,8 @@ def absorb(
     """
     crowd = outcome.crowd
     ok = crowd.active & jnp.all(jnp.stack(list(outcome.finite.values())), axis=0)
-    state, sums = progress.state, {}
-    stores = {}
-    for name, store in context.stores.items():
-        sums[name] = [dict(entry) for entry in progress.sums[name]]
-        stores[name] = [dict(entry) for entry in state.stores[name]]
-        for bucket, values in zip(plan.buckets[name], outcome.networks[name], strict=True):
-            for part in PARTS:
-                old = state.stores[name][bucket.position][part]
-                if not store.shared(part):
-                    stores[name][bucket.position][part] = put(
-                        world, name, part, bucket, crowd.lanes, ok, values[part], old
-                    )
-                elif part in sums[name][bucket.position]:
-                    weights = jnp.where(ok[bucket.lanes], _weights(context, name, bucket, outcome), 0)
-                    sums[name][bucket.position][part] = _add_by_row(
-                        sums[name][bucket.position][part],
-                        values[part],
-                        weights,
-                        slot_rows(world, name, part, bucket, crowd.lanes) if plan.seeds is None else bucket.rows[part],
-                    )
+    state = progress.state
+    stores, sums = _add_networks(context, plan, world, progress, outcome, ok)
     slot = jnp.where(ok, position[crowd.lanes], progress.heard.shape[0])
     lane = jnp.where(crowd.active, crowd.lanes, position.shape[0])
     kept = jnp.where(ok, crowd.lanes, position.shape[0])
@@ -189,6 +171,28 @@ def _rows(tree: Tree) -> int:
 def _accumulator(leaf: Array) -> Array:
     dtype = jnp.promote_types(leaf.dtype, jnp.float32)
     return jnp.zeros(leaf.shape, dtype if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf.dtype)
+
+
+def _add_networks(
+    context: Context, plan: Plan, world: World, progress: Progress, outcome: Outcome, ok: Array
+) -> tuple[Slots, dict[str, list[dict[str, tuple[Tree, Array]]]]]:
+    """Private parts into their rows, shared ones onto the sums of theirs."""
+    lanes, state = outcome.crowd.lanes, progress.state
+    stores: Slots = {}
+    sums = {}
+    for name, store in context.stores.items():
+        sums[name] = [dict(entry) for entry in progress.sums[name]]
+        stores[name] = [dict(entry) for entry in state.stores[name]]
+        for bucket, values in zip(plan.buckets[name], outcome.networks[name], strict=True):
+            kept, added = stores[name][bucket.position], sums[name][bucket.position]
+            weights = jnp.where(ok[bucket.lanes], _weights(context, name, bucket, outcome), 0)
+            for part in PARTS:
+                if not store.shared(part):
+                    kept[part] = put(world, name, part, bucket, lanes, ok, values[part], kept[part])
+                elif part in added:
+                    rows = slot_rows(world, name, part, bucket, lanes) if plan.seeds is None else bucket.rows[part]
+                    added[part] = _add_by_row(added[part], values[part], weights, rows)
+    return stores, sums
 
 
 def _weights(context: Context, name: str, bucket: PlanBucket, outcome: Outcome) -> Array:

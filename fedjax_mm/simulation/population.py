@@ -78,10 +78,6 @@ class Population:
         """The M modality names."""
         return self.federations[0].data.modalities
 
-    def holds(self) -> np.ndarray:
-        """Which lane holds which modality, bool `[L, M]`."""
-        return np.concatenate([federation.holds for federation in self.federations])
-
     def train_sizes(self) -> np.ndarray:
         """Training samples per lane, `[L]`."""
         return np.concatenate([federation.train.sizes for federation in self.federations])
