@@ -77,7 +77,7 @@ Split = Annotated[
         "RULE",
         "How each client's samples become train (64 %), validation (11 %) and test (25 %): random, chronological or "
         "grouped.",
-        "chronological if the data has an order, grouped if it has groups, else random",
+        "chronological if the data has an order, grouped if it has groups enough to deal whole ones, else random",
     ),
 ]
 SplitSeed = Annotated[

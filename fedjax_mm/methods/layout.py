@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from fedjax_mm.errors import UsageError, choose
 from fedjax_mm.models.networks import NetworkSpec
@@ -147,6 +148,11 @@ class Rows:
 
     value: jax.Array
     present: jax.Array
+
+    def filled(self) -> jax.Array:
+        """The values, 0 where a row is not present."""
+        present = self.present.reshape(self.present.shape + (1,) * (self.value.ndim - self.present.ndim))
+        return jnp.where(present, self.value, 0)
 
 
 class Upload(NamedTuple):

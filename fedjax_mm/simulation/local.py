@@ -292,18 +292,12 @@ def all_finite(tree: Tree, size: int) -> Array:
     """
 
     def readable(node: Any) -> Any:
-        return select_rows(node) if isinstance(node, Rows) else node
+        return node.filled() if isinstance(node, Rows) else node
 
     tree = jax.tree.map(readable, tree, is_leaf=lambda node: isinstance(node, Rows))
     leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     flags = [jnp.all(jnp.isfinite(leaf).reshape(size, -1), axis=1) for leaf in leaves]
     return jnp.all(jnp.stack(flags), axis=0) if flags else jnp.ones(size, bool)
-
-
-def select_rows(rows: Rows) -> Array:
-    """The values of a `Rows`, 0 where a row is not present."""
-    present = rows.present
-    return jnp.where(present.reshape(present.shape + (1,) * (rows.value.ndim - present.ndim)), rows.value, 0)
 
 
 def shuffled(key: Array, rows: Array, n: Array, *, width: int, filler: int) -> Array:
