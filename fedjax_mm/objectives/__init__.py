@@ -1,6 +1,24 @@
 """Pure functions over arrays, one equation each; usable alone."""
 
+from fedjax_mm.objectives.autoencoder import aggregate, init_autoencoder, project, reconstruction
+from fedjax_mm.objectives.contrast import intermodal_contrast
+from fedjax_mm.objectives.features import align_features
+from fedjax_mm.objectives.logits import align_logits, entropy, entropy_weights
 from fedjax_mm.objectives.prototypes import class_means, nearest_prototype_scores, pull_to_prototype
 from fedjax_mm.objectives.supervised import cross_entropy
 
-__all__ = ["class_means", "cross_entropy", "nearest_prototype_scores", "pull_to_prototype"]
+__all__ = [
+    "aggregate",
+    "align_features",
+    "align_logits",
+    "class_means",
+    "cross_entropy",
+    "entropy",
+    "entropy_weights",
+    "init_autoencoder",
+    "intermodal_contrast",
+    "nearest_prototype_scores",
+    "project",
+    "pull_to_prototype",
+    "reconstruction",
+]
