@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedjax_mm.metrics.comparison import smallest_p
 from fedjax_mm.runs.experiment import EACH
 from fedjax_mm.runs.run import HEADLINE, Run
 
@@ -62,6 +63,25 @@ def _table(run: Run) -> Table:
     return table
 
 
+def _differences(run: Run) -> list[str]:
+    """Every method against the first, where there are seeds to pair."""
+    reference, seeds = run.methods[0], len(run.seeds)
+    if len(run.methods) < 2 or seeds < 2:
+        return []
+    lines = [
+        f"Difference to {reference} in test accuracy, paired by seed: mean [95 % t interval], two-sided sign-flip p "
+        f"(at least {smallest_p(seeds):.3g} with {counted(seeds, 'seed')}):"
+    ]
+    for label in run.methods[1:]:
+        found = run.compare(label, reference)
+        if found.mean is None or found.interval is None:
+            lines.append(f"  {label}: undefined")
+        else:
+            low, high = found.interval
+            lines.append(f"  {label}: {found.mean:+.4f} [{low:+.4f}, {high:+.4f}], p = {found.p:.3g}")
+    return lines
+
+
 def _value(entry: Mapping[str, Any] | None) -> str:
     if entry is None or entry["mean"] is None:
         return "undefined"
@@ -84,4 +104,4 @@ def _remarks(run: Run) -> list[str]:
             f"Test accuracy is selected by validation {measure} (select={settings['select']}, "
             f"model={settings['model']}): {SELECTION[kind]}{who}."
         )
-    return [*lines, *(f"Note: {note}." for note in run.notes)]
+    return [*lines, *_differences(run), *(f"Note: {note}." for note in run.notes)]

@@ -64,9 +64,13 @@ def _compare(seeds: tuple[int, ...], differences: np.ndarray, confidence: float)
         return Comparison(seeds, mean, std=None, interval=None, p=None, p_min=None, exact=exact)
     std = float(differences.std(ddof=1))
     half = float(stats.t.ppf((1 + confidence) / 2, n - 1)) * std / n**0.5
-    p_min = 2 / 2**n if exact else 2 / (RESAMPLES + 1)
     p = sign_flip(differences)
-    return Comparison(seeds, mean, std=std, interval=(mean - half, mean + half), p=p, p_min=p_min, exact=exact)
+    return Comparison(seeds, mean, std=std, interval=(mean - half, mean + half), p=p, p_min=smallest_p(n), exact=exact)
+
+
+def smallest_p(n: int) -> float:
+    """The smallest p that `sign_flip` can give for n differences, n at least 1."""
+    return 2 / 2**n if n <= EXACT_SEEDS else 2 / (RESAMPLES + 1)
 
 
 def sign_flip(differences: np.ndarray) -> float:

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+import fedjax_mm as fmm
 from fedjax_mm.cli import request
 from fedjax_mm.runs import files
 from fedjax_mm.simulation.engine import Engine
@@ -43,6 +44,18 @@ def test_a_run_prints_its_table(call, tiny, tmp_path, monkeypatch):
     assert all(len(line) <= 80 for line in text.splitlines() if not line.startswith("Run directory"))
     # Not a terminal: a line per block.
     assert re.fullmatch(r"local: round 1 of 1, \d+ s\n", err)
+
+
+def test_several_methods_are_compared_with_the_first_seed_by_seed(call, tiny, tmp_path):
+    out = tmp_path / "out"
+    code, text, _ = call(
+        "compare", "--methods", "local,fedproto", "--data", tiny, "--rounds", "1", "--seeds", "3", "--out", out
+    )
+    assert code == 0
+    assert "(at least 0.25 with 3 seeds)" in " ".join(text.split())
+    found = fmm.load_run(out).compare("fedproto", "local")
+    low, high = found.interval
+    assert f"fedproto: {found.mean:+.4f} [{low:+.4f}, {high:+.4f}], p = {found.p:.3g}" in text
 
 
 def test_quiet_prints_only_the_directory(call, finished, tmp_path):
