@@ -36,7 +36,9 @@ def show(what: str | None) -> None:
     if what is None:
         raise UsageError(f"list needs one of {', '.join(listings)}")
     columns, rows = listings[choose("listing", what, listings)]()
-    table = Table(*columns)
+    table = Table()
+    for column in columns:
+        table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*row)
     console = Console(highlight=False, markup=False)
@@ -93,7 +95,7 @@ def _described(prefix: str, defaults: Mapping[str, Any], kinds: Mapping[str, Any
     meanings = _entries(inspect.getdoc(source) or "")
     for name, default in defaults.items():
         meaning, _, stated = meanings.get(name, "").partition(" Default: ")
-        by_model = [f"{values[name]} ({model})" for model, values in BY_MODEL.items() if name in values]
+        by_model = [f"{_written(values[name])} ({model})" for model, values in BY_MODEL.items() if name in values]
         shown = ", ".join(by_model) if source is Settings and by_model else stated.rstrip(".") or _written(default)
         yield f"{prefix}{name}", shown, _values(name, kinds[name], meaning), meaning.replace("`", "")
 
@@ -106,9 +108,11 @@ def _entries(docstring: str) -> dict[str, str]:
 
 
 def _values(name: str, kind: Any, meaning: str) -> str:
+    if name == "encoders":
+        return f"a list of {', '.join(ENCODERS)}"
     if str not in (kind, *typing.get_args(kind)):
         return describe(kind)
-    names = ENCODERS if name == "encoders" else re.findall(r"`(\w+)`", meaning)
+    names = re.findall(r"`(\w+)`", meaning)
     return ", ".join(names) or describe(kind)
 
 

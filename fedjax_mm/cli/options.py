@@ -114,7 +114,8 @@ Model = Annotated[
     _option(
         TRAINING,
         "NAME",
-        "pool: an own encoder per client and modality, 2 local epochs, batches of 12, rounds selected by accuracy; "
+        "pool: an own encoder per client and modality, drawn from DNN, CNN1D, CNN2D, TextCNN and Resmodel by what the "
+        "modality is (--set encoders, pool_size), 2 local epochs, batches of 12, rounds selected by accuracy; "
         "shared: one encoder per modality, 3 epochs, batches of 32, rounds selected by macro-F1 (--set select).",
         "pool for m1, m2, m1+, else shared",
     ),
@@ -124,10 +125,11 @@ Set = Annotated[
     _option(
         TRAINING,
         "KEY=VALUE",
-        "Any other option; repeatable. Training: encoders, dim, fusion, epochs, batch, drop_last, optimizer, lr, "
-        "momentum, weight_decay, clip, optimizer_state, statistics, nonfinite, select. Federation: fractions, minimum, "
-        "gap. Methods: fedproto.lam=0.1 (run also takes lam=0.1); see `fedjax-mm list options`. Values: numbers, "
-        "names, true or false, none, lists as a,b.",
+        "Any other option; repeatable. Training: encoders, pool_size, dim, fusion, epochs, batch, drop_last, "
+        "optimizer, lr, momentum, weight_decay, clip, optimizer_state, statistics, nonfinite, select. Federation: "
+        "fractions, minimum, gap. Methods: fedproto.lam=0.1 (run also takes lam=0.1); see `fedjax-mm list options`. "
+        "Kinds of encoder: dnn, cnn1d, cnn2d, textcnn, resmodel, dnn_bn. Values: numbers, names, true or false, none, "
+        "lists as a,b.",
         "",
         "--set",
     ),

@@ -1,17 +1,25 @@
 """Encoders: from one modality's input to a feature of d dimensions (MFedPBA, Table 4)."""
 
 import dataclasses
-import itertools
 import math
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 from flax import nnx
 
-from fedjax_mm.models.layers import MaskedBatchNorm, linear
+from fedjax_mm.models.cnn import CNN1D, CNN2D, TextCNN
+from fedjax_mm.models.dnn import DNN
+from fedjax_mm.models.embedding import WIDTH, Embedded
+from fedjax_mm.models.residual import ResModel
 
-Array = jax.Array
+POOL = ("dnn", "cnn1d", "cnn2d", "textcnn", "resmodel")
+ENCODERS = (*POOL, "dnn_bn")
+SUITED = {
+    "image": ("dnn", "cnn2d"),
+    "language": ("dnn", "cnn1d", "textcnn"),
+    "audio": ("dnn", "cnn1d", "resmodel"),
+    "time-series": ("dnn", "cnn1d", "resmodel"),
+    "vector": ("dnn", "cnn1d", "resmodel"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,48 +27,52 @@ class EncoderSpec:
     """An encoder's architecture. Equal specs form a bucket.
 
     Attributes:
-        kind: `dnn`, or `dnn_bn` with BatchNorm after each hidden layer.
+        kind: One of `ENCODERS`; `dnn_bn` is `dnn` with BatchNorm after each hidden layer.
         shape: Shape of one input.
-        widths: Hidden widths, in order.
+        widths: Hidden widths, in order; as many as the repeated groups of the kind.
         dim: Width d of the feature.
+        vocabulary: For inputs that are ids: they are below it. 0 for numbers.
     """
 
     kind: str
     shape: tuple[int, ...]
     widths: tuple[int, ...]
     dim: int
+    vocabulary: int = 0
 
     def build(self, rngs: nnx.Rngs, dtype: Any) -> nnx.Module:
         """A fresh module."""
-        return DNN(
-            math.prod(self.shape), self.widths, self.dim, normalise=self.kind == "dnn_bn", dtype=dtype, rngs=rngs
-        )
+        shape = (*self.shape, WIDTH) if self.vocabulary else self.shape
+        sizes = (self.widths, self.dim)
+        match self.kind:
+            case "cnn1d":
+                encoder = CNN1D(shape, *sizes, dtype=dtype, rngs=rngs)
+            case "cnn2d":
+                encoder = CNN2D(shape, *sizes, dtype=dtype, rngs=rngs)
+            case "textcnn":
+                encoder = TextCNN(shape, *sizes, dtype=dtype, rngs=rngs)
+            case "resmodel":
+                encoder = ResModel(math.prod(shape), *sizes, dtype=dtype, rngs=rngs)
+            case _:
+                normalise = self.kind == "dnn_bn"
+                encoder = DNN(math.prod(shape), *sizes, dtype=dtype, rngs=rngs, normalise=normalise)
+        return Embedded(self.vocabulary, encoder, dtype=dtype, rngs=rngs) if self.vocabulary else encoder
 
     def __str__(self) -> str:
-        return f"{self.kind} {'x'.join(map(str, self.shape))}-{'-'.join(map(str, (*self.widths, self.dim)))}"
+        shape = "x".join(map(str, self.shape)) + (" ids" if self.vocabulary else "")
+        return f"{self.kind} {shape}-{'-'.join(map(str, (*self.widths, self.dim)))}"
 
 
-class DNN(nnx.Module):
-    """Flatten, then Linear(-BatchNorm)-ReLU per width, then Linear to d."""
+def applicable(data_kind: str, shape: tuple[int, ...], *, text: bool) -> tuple[str, ...]:
+    """The kinds of encoder that apply to a modality (Table 4; `vector`, numbers of any origin, is ours).
 
-    def __init__(
-        self, features: int, widths: tuple[int, ...], dim: int, *, normalise: bool, dtype: Any, rngs: nnx.Rngs
-    ):
-        sizes = (features, *widths)
-        # A bias in front of BatchNorm has no gradient but rounding, which an adaptive optimiser would magnify.
-        self.hidden = nnx.List(
-            linear(before, after, dtype=dtype, rngs=rngs, bias=not normalise)
-            for before, after in itertools.pairwise(sizes)
-        )
-        self.norms = nnx.List(MaskedBatchNorm(width, dtype=dtype) for width in widths if normalise)
-        self.last = linear(sizes[-1], dim, dtype=dtype, rngs=rngs)
+    Args:
+        data_kind: One of `fedjax_mm.data.KINDS`.
+        shape: Shape of one input.
+        text: Whether the inputs are ids of text.
 
-    def __call__(self, x: Array, *, mask: Array, key: Array, train: bool) -> Array:
-        """Features `[B, d]` of inputs `[B, *shape]`; rows where `mask` `[B]` is False do not influence the others."""
-        x = jnp.reshape(x, (x.shape[0], -1))
-        for position, layer in enumerate(self.hidden):
-            x = layer(x)
-            if self.norms:
-                x = self.norms[position](x, mask=mask, train=train)
-            x = jax.nn.relu(x)
-        return self.last(x)
+    Returns:
+        Some of `ENCODERS`, in their order: no image encoder for images stored as vectors, no BatchNorm on ids.
+    """
+    suited = (*SUITED[data_kind], *(() if text else ("dnn_bn",)))
+    return tuple(kind for kind in ENCODERS if kind in suited and (kind != "cnn2d" or len(shape) >= 2))

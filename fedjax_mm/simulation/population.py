@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_mm.data.standardise import fit
+from fedjax_mm.data.text import LENGTH, hash_text
 from fedjax_mm.errors import UsageError
 from fedjax_mm.federation.federation import Federation
 from fedjax_mm.methods.method import Batch, Info
@@ -20,10 +21,10 @@ class Tables(NamedTuple):
     """What lives on the device, for F distinct federations of K clients over n samples with M modalities.
 
     Attributes:
-        inputs: Modality -> `[n + 1, ...]`, as in the data; floating entries that may not be read, and the last row, to
-            which padding points, hold NaN.
-        shift: Modality -> `[F, ...]`; the standardised input is `(x - shift) * scale`.
-        scale: Modality -> `[F, ...]`.
+        inputs: Modality -> `[n + 1, ...]`: numbers as in the data, text as ids, int32 `[n + 1, 32]`. Entries that may
+            not be read, and the last row, to which padding points, hold NaN if floating and 0 if ids.
+        shift: Modality that is not text -> `[F, ...]`; the standardised input is `(x - shift) * scale`.
+        scale: Modality that is not text -> `[F, ...]`.
         labels: Class ids, int32 `[n + 1]`.
         observed: Bool `[F, n + 1, M]`.
         train: Rows of the training samples, int32 `[F * K, width]`.
@@ -94,25 +95,20 @@ def build_population(seeds: Sequence[int], federations: Sequence[Federation]) ->
         The population.
 
     Raises:
-        UsageError: The federations do not belong together, or a modality is text.
+        UsageError: The federations do not belong together.
     """
     data, clients = federations[0].data, federations[0].size
     if len(seeds) != len(federations):
         raise UsageError(f"{len(seeds)} seeds need as many federations, not {len(federations)}")
     if any(federation.data is not data or federation.size != clients for federation in federations):
         raise UsageError("the federations of a simulation must share one data set and one number of clients")
-    for modality, kind in data.kinds.items():
-        if kind == "language" and data.inputs[modality].dtype.kind not in "fui":
-            raise UsageError(
-                f"modality {modality!r} is text, and there is no encoder for text yet; use data without it"
-            )
     distinct = list({id(federation): federation for federation in federations}.values())
     which = [next(f for f, other in enumerate(distinct) if other is federation) for federation in federations]
     readable = np.any([federation.observed for federation in distinct], axis=0)
-    standard = {modality: _standardisation(distinct, position) for position, modality in enumerate(data.modalities)}
+    standard = {m: _standardisation(distinct, i) for i, m in enumerate(data.modalities) if not is_text(data.inputs[m])}
     evaluated, evaluated_n = _evaluation_rows(distinct, data.size)
     tables = Tables(
-        inputs={m: _poisoned(data.inputs[m], readable[:, i]) for i, m in enumerate(data.modalities)},
+        inputs={m: _readable(data.inputs[m], readable[:, i]) for i, m in enumerate(data.modalities)},
         shift={m: jnp.asarray(shift) for m, (shift, _) in standard.items()},
         scale={m: jnp.asarray(scale) for m, (_, scale) in standard.items()},
         labels=jnp.asarray(np.append(data.labels, 0), jnp.int32),
@@ -126,6 +122,11 @@ def build_population(seeds: Sequence[int], federations: Sequence[Federation]) ->
         member=jnp.asarray(np.concatenate([f * clients + np.arange(clients) for f in which]), jnp.int32),
     )
     return Population(tuple(seeds), tuple(federations), tables)
+
+
+def is_text(values: np.ndarray) -> bool:
+    """Whether a modality's inputs are strings, which are read as ids."""
+    return values.dtype.kind == "U"
 
 
 def federation_of(tables: Tables, member: Array) -> Array:
@@ -151,7 +152,7 @@ def read_batch(tables: Tables, info: Info, member: Array, rows: Array) -> Batch:
 
 
 def read_inputs(tables: Tables, modality: str, member: Array, rows: Array, mask: Array, dtype: Any) -> Array:
-    """Standardised inputs of one slot, 0 where masked; the only place where inputs are read.
+    """Standardised inputs, or ids of text, of one slot, 0 where masked; the only place where inputs are read.
 
     Args:
         tables: The tables.
@@ -159,14 +160,16 @@ def read_inputs(tables: Tables, modality: str, member: Array, rows: Array, mask:
         member: The lane's row in the tables, int32 scalar.
         rows: Rows of the data set, int32 `[B]`.
         mask: Bool `[B]`.
-        dtype: Floating dtype of the result.
+        dtype: Floating dtype of the result, if it is not ids.
 
     Returns:
         `[B, ...]`.
     """
-    federation = federation_of(tables, member)
-    shift, scale = (table[modality][federation].astype(dtype) for table in (tables.shift, tables.scale))
-    values = (tables.inputs[modality][rows].astype(dtype) - shift) * scale
+    values = tables.inputs[modality][rows]
+    if modality in tables.scale:
+        federation = federation_of(tables, member)
+        shift, scale = (table[modality][federation].astype(dtype) for table in (tables.shift, tables.scale))
+        values = (values.astype(dtype) - shift) * scale
     return jnp.where(mask.reshape((-1,) + (1,) * (values.ndim - 1)), values, 0)
 
 
@@ -182,7 +185,11 @@ def _standardisation(distinct: Sequence[Federation], position: int) -> tuple[np.
     return np.stack([shift for shift, _ in fits]), np.stack([scale for _, scale in fits])
 
 
-def _poisoned(values: np.ndarray, readable: np.ndarray) -> Array:
+def _readable(values: np.ndarray, readable: np.ndarray) -> Array:
+    if is_text(values):
+        ids = np.zeros((len(values) + 1, LENGTH), np.int32)
+        ids[np.flatnonzero(readable)] = hash_text(values[readable])
+        return jnp.asarray(ids)
     table = np.concatenate([values, values[:1]])
     if np.issubdtype(table.dtype, np.floating):
         table[np.flatnonzero(~np.append(readable, False))] = np.nan

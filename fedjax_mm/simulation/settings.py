@@ -6,14 +6,14 @@ from typing import Any
 import jax.numpy as jnp
 
 from fedjax_mm.errors import UsageError, choose
+from fedjax_mm.models.encoders import ENCODERS, POOL
 from fedjax_mm.models.fusion import FUSIONS
 
 EXECUTORS = ("auto", "vmap", "map", "lockstep", "debug")
 PRECISIONS = {"float32": jnp.float32, "float64": jnp.float64}
-ENCODERS = ("dnn", "dnn_bn")
 BY_MODEL = {
-    "pool": {"fusion": "sum", "epochs": 2, "batch": 12, "select": "accuracy"},
-    "shared": {"fusion": "mean", "epochs": 3, "batch": 32, "select": "macro_f1"},
+    "pool": {"encoders": POOL, "fusion": "sum", "epochs": 2, "batch": 12, "select": "accuracy"},
+    "shared": {"encoders": ("dnn",), "fusion": "mean", "epochs": 3, "batch": 32, "select": "macro_f1"},
 }
 
 
@@ -27,7 +27,10 @@ class Settings:
         seeds: Seeds, distinct, at least 0.
         participation: A float is a rate: max(1, round(rate * K)) clients a round; an int a count.
         model: `pool` (own encoder per client and modality) or `shared` (one per modality).
-        encoders: Kinds of encoder in the pool; the shared model takes the first.
+        encoders: Kinds of encoder, of which each modality takes those that apply: `dnn` (any data), `cnn1d` (all but
+            images), `cnn2d` (images), `textcnn` (language), `resmodel` (audio, time series, vectors), `dnn_bn` (all but
+            text). From the pool each client draws one of them, the shared model takes the first.
+        pool_size: Distinct architectures per modality in the pool, at least 1; None for any that may be drawn.
         dim: Width d of the shared feature space.
         fusion: `sum`, `mean` or `concat`.
         epochs: Local epochs E.
@@ -52,7 +55,8 @@ class Settings:
     seeds: tuple[int, ...] = (0,)
     participation: float | int = 1.0
     model: str | None = None
-    encoders: tuple[str, ...] = ("dnn",)
+    encoders: tuple[str, ...] | None = None
+    pool_size: int | None = None
     dim: int = 48
     fusion: str | None = None
     epochs: int | None = None
@@ -78,7 +82,7 @@ class Settings:
             clients: The number of clients K.
 
         Returns:
-            Settings without None but for `clip` and `statistics`.
+            Settings without None but for `clip`, `pool_size` and `statistics`.
 
         Raises:
             UsageError: A value is unknown or out of range.
@@ -121,7 +125,7 @@ def _check_names(settings: Settings) -> None:
     choose("precision", settings.precision, PRECISIONS)
     if settings.statistics is not None:
         choose("statistics rule", settings.statistics, ("average", "local"))
-    for kind in settings.encoders:
+    for kind in settings.encoders or ():
         choose("encoder", kind, ENCODERS)
 
 
@@ -135,7 +139,8 @@ def _check_ranges(settings: Settings) -> None:
             and all(0 <= seed < 2**32 for seed in settings.seeds),
             "at least one, distinct, from 0 to 2^32 - 1",
         ),
-        "encoders": (len(settings.encoders) > 0, "at least one"),
+        "encoders": (len(settings.encoders or ()) > 0, "at least one"),
+        "pool_size": (settings.pool_size is None or settings.pool_size >= 1, "at least 1, or left out"),
         "dim": (settings.dim >= 1, "at least 1"),
         "epochs": ((settings.epochs or 0) >= 1, "at least 1"),
         "batch": ((settings.batch or 0) >= 1, "at least 1"),

@@ -13,12 +13,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_mm.data.dataset import MultimodalDataset
+from fedjax_mm.data.text import LENGTH, VOCABULARY
+from fedjax_mm.errors import UsageError
 from fedjax_mm.methods.layout import Layout, Module
-from fedjax_mm.models import networks
+from fedjax_mm.models import applicable, networks
 from fedjax_mm.models.networks import NetworkSpec
 from fedjax_mm.models.pool import draw_encoder, shared_encoder
 from fedjax_mm.simulation.keys import derive
-from fedjax_mm.simulation.population import Population
+from fedjax_mm.simulation.population import Population, is_text
 from fedjax_mm.simulation.settings import Settings
 
 Array = jax.Array
@@ -69,7 +72,11 @@ def build_stores(layout: Layout, population: Population, settings: Settings) -> 
 
 
 def encoder_buckets(population: Population, settings: Settings) -> tuple[tuple[NetworkSpec, ...], np.ndarray]:
-    """The distinct encoder architectures and the bucket of each (lane, modality), int32 `[L, M]`, -1 where none."""
+    """The distinct encoder architectures and the bucket of each (lane, modality), int32 `[L, M]`, -1 where none.
+
+    Raises:
+        UsageError: No kind of `settings.encoders` applies to a modality that some client holds.
+    """
     data = population.federations[0].data
     positions: dict[NetworkSpec, int] = {}
     tables = {}
@@ -78,21 +85,39 @@ def encoder_buckets(population: Population, settings: Settings) -> tuple[tuple[N
             continue
         table = np.full(federation.holds.shape, -1, np.int32)
         for client, m in np.argwhere(federation.holds):
-            shape = tuple(data.inputs[data.modalities[m]].shape[1:])
+            shape, vocabulary, kinds = _described(data, data.modalities[m], settings)
             if settings.model == "shared":
-                spec = shared_encoder(shape, settings.dim, kind=settings.encoders[0])
+                spec = shared_encoder(shape, settings.dim, kind=kinds[0], vocabulary=vocabulary)
             else:
                 spec = draw_encoder(
                     shape,
                     settings.dim,
-                    kinds=settings.encoders,
+                    kinds=kinds,
                     split_seed=federation.split_seed,
                     client=int(client),
                     modality=int(m),
+                    vocabulary=vocabulary,
+                    pool_size=settings.pool_size,
                 )
             table[client, m] = positions.setdefault(spec, len(positions))
         tables[id(federation)] = table
     return tuple(positions), np.concatenate([tables[id(federation)] for federation in population.federations])
+
+
+def _described(
+    data: MultimodalDataset, modality: str, settings: Settings
+) -> tuple[tuple[int, ...], int, tuple[str, ...]]:
+    """Shape of one input, vocabulary (0 for numbers) and kinds of encoder to choose from."""
+    text = is_text(data.inputs[modality])
+    shape = (LENGTH,) if text else tuple(data.inputs[modality].shape[1:])
+    valid = applicable(data.kinds[modality], shape, text=text)
+    kinds = tuple(kind for kind in dict.fromkeys(settings.encoders or ()) if kind in valid)
+    if not kinds:
+        raise UsageError(
+            f"encoders is {','.join(settings.encoders or ())}, none of which applies to modality {modality!r} "
+            f"({'text' if text else data.kinds[modality]}, {'x'.join(map(str, shape))}); {', '.join(valid)} would"
+        )
+    return shape, VOCABULARY if text else 0, kinds
 
 
 def initial_values(store: Store, population: Population, keys: Array, settings: Settings) -> list[Tree]:

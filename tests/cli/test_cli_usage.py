@@ -53,7 +53,7 @@ WRONG = [
     (["--method", "local", "--set", "split_seed=1"], "an option of its own, --split-seed"),
     # T87b.
     (["--method", "local", "--set", "drop_last=False"], "drop_last is 'False', must be true or false"),
-    (["--method", "local", "--set", "encoders=dnn,cnn"], "unknown encoder 'cnn'; did you mean dnn?"),
+    (["--method", "local", "--set", "encoders=dnn,cnn"], "unknown encoder 'cnn'; did you mean cnn2d or cnn1d"),
     (["--method", "fedproto", "--set", "lamb=1"], "unknown option 'lamb'; did you mean lam?"),
     (["--method", "fedproto", "--set", "lam=none"], "fedproto.lam is 'none', must be a finite number"),
     (["--method", "fedproto", "--set", "fedproto.lamb=1"], "unknown option of fedproto 'lamb'; did you mean lam?"),

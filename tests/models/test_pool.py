@@ -67,3 +67,40 @@ def test_the_draw_depends_on_split_seed_client_and_modality_and_on_nothing_else(
 def test_the_shared_encoder_is_the_same_for_all():
     assert shared_encoder((6,), 48, kind="dnn") == shared_encoder((6,), 48, kind="dnn")
     assert shared_encoder((6,), 48, kind="dnn_bn").widths == SHARED_WIDTHS
+
+
+TABLE_4 = ("dnn", "cnn1d", "resmodel")
+
+
+def drawn(size, *, clients=300, modality=0, split_seed=0, kinds=TABLE_4):
+    return [
+        draw_encoder((6,), 48, kinds=kinds, split_seed=split_seed, client=k, modality=modality, pool_size=size)
+        for k in range(clients)
+    ]
+
+
+def test_a_pool_of_n_holds_n_architectures_drawn_evenly():
+    assert len(set(drawn(1))) == 1
+    for size in (2, 7):
+        seen = collections.Counter(drawn(size))
+        assert len(seen) == size
+        assert stats.chisquare(list(seen.values())).pvalue > 1e-3
+
+
+def test_a_pool_larger_than_all_there_is_holds_all_there_is():
+    expected = {draw(client, kinds=TABLE_4) for client in range(2000)}
+    assert len(expected) == 3 * 4 * 5
+    assert set(drawn(1000, clients=1000)) == expected
+
+
+def test_a_pool_belongs_to_modality_and_split_seed_and_grows_from_the_smaller():
+    assert drawn(3, clients=50) == drawn(3)[:50]
+    pools = {(m, s): frozenset(drawn(3, modality=m, split_seed=s)) for m in range(3) for s in range(3)}
+    assert len(set(pools.values())) > 5
+    assert set(drawn(3)) < set(drawn(5))
+
+
+def test_kinds_are_even_over_pools():
+    seen = collections.Counter(drawn(1, clients=1, split_seed=s)[0].kind for s in range(600))
+    assert set(seen) == set(TABLE_4)
+    assert stats.chisquare(list(seen.values())).pvalue > 1e-3

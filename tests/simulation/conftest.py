@@ -82,7 +82,16 @@ def alike(data=None):
 
 
 def make_settings(federation, *, partition="m1+", **options):
-    defaults = {"rounds": 3, "eval_every": 3, "dim": 3, "batch": 4, "epochs": 2, "lr": 0.03, "executor": "lockstep"}
+    defaults = {
+        "rounds": 3,
+        "eval_every": 3,
+        "encoders": ("dnn",),
+        "dim": 3,
+        "batch": 4,
+        "epochs": 2,
+        "lr": 0.03,
+        "executor": "lockstep",
+    }
     return Settings(**(defaults | options)).resolved(partition, federation.size)
 
 
