@@ -131,12 +131,18 @@ class Mean(NamedTuple):
     extra: Tree
 
 
+NUMERIC = (float, "float", float | None, "float | None")
+
+
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def method(cls: type) -> type:
-    """Makes a class a method: a frozen, keyword-only dataclass whose float fields are pytree leaves."""
+    """Makes a class a method: a frozen, keyword-only dataclass whose float fields are pytree leaves.
+
+    A field that may be a float or None is one too; whether it is None is structure.
+    """
     cls = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
     fields = dataclasses.fields(cls)
-    numeric = [field.name for field in fields if field.type in (float, "float")]
+    numeric = [field.name for field in fields if field.type in NUMERIC]
     static = [field.name for field in fields if field.name not in numeric]
     return jax.tree_util.register_dataclass(cls, data_fields=numeric, meta_fields=static)
 
