@@ -14,6 +14,11 @@ LENGTH = 32
 GRAM = 3
 
 
+def is_text(values: np.ndarray) -> bool:
+    """Whether a modality's inputs are strings, which are read as ids."""
+    return values.dtype.kind == "U"
+
+
 def hash_text(strings: Iterable[str]) -> np.ndarray:
     """Ids of each text's words, then of the character 3-grams of its words, each in the order of the text.
 

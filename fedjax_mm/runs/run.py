@@ -17,6 +17,8 @@ from fedjax_mm.runs.experiment import Experiment, precision
 from fedjax_mm.runs.files import Path
 from fedjax_mm.runs.manifest import restore
 from fedjax_mm.runs.records import CLIENT_COLUMNS, ROUND_COLUMNS, MethodRecord
+from fedjax_mm.simulation.engine import Engine
+from fedjax_mm.simulation.prediction import features_of
 
 HEADLINE = "test/accuracy/pooled"
 
@@ -149,6 +151,34 @@ class Run:
             UsageError: Client, method, seed or a modality is unknown, or the data set is needed and cannot be found.
             RunError: There is no checkpoint, or the last one is damaged.
         """
+        engine, state, seed, client = self._answerer(client, method, seed)
+        with precision(engine.context.settings):
+            return engine.predict(state, seed, client, x)
+
+    def features(
+        self, client: str | int, x: Mapping[str, Any], *, method: str | None = None, seed: int | None = None
+    ) -> dict[str, np.ndarray]:
+        """Features f_k^m(x) of a client's encoders as they are after the last round, in evaluation mode.
+
+        Args:
+            client: As in `predict`.
+            x: As in `predict`; inputs are standardised here.
+            method: As in `predict`.
+            seed: As in `predict`.
+
+        Returns:
+            Modality of `x` -> features `[n, d]`.
+
+        Raises:
+            UsageError: As in `predict`.
+            RunError: As in `predict`.
+        """
+        engine, state, seed, client = self._answerer(client, method, seed)
+        with precision(engine.context.settings):
+            return features_of(engine.context, engine.population, engine.world, state, seed, client, x)
+
+    def _answerer(self, client: str | int, method: str | None, seed: int | None) -> tuple[Engine, Any, int, int]:
+        """The engine and last state of a method, the seed's position and the client's id."""
         if method is None and len(self.methods) > 1:
             raise UsageError(f"the run has several methods; name one: {', '.join(self.methods)}")
         label = choose("method of the run", method or "".join(self.methods), self.methods)
@@ -159,8 +189,7 @@ class Run:
             self._experiment = restore(self.manifest, self._data)
         with precision(self._experiment.settings):
             state = self._state(self._experiment, label)
-            engine = self._experiment.engines[label]
-            return engine.predict(state, self.seeds.index(seed), self._client(client), x)
+        return self._experiment.engines[label], state, self.seeds.index(seed), self._client(client)
 
     def _client(self, client: str | int) -> int:
         names = self.manifest["federation"]["client_names"]

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_mm.data.standardise import fit
-from fedjax_mm.data.text import LENGTH, hash_text
+from fedjax_mm.data.text import LENGTH, hash_text, is_text
 from fedjax_mm.errors import UsageError
 from fedjax_mm.federation.federation import Federation
 from fedjax_mm.methods.method import Batch, Info
@@ -122,11 +122,6 @@ def build_population(seeds: Sequence[int], federations: Sequence[Federation]) ->
         member=jnp.asarray(np.concatenate([f * clients + np.arange(clients) for f in which]), jnp.int32),
     )
     return Population(tuple(seeds), tuple(federations), tables)
-
-
-def is_text(values: np.ndarray) -> bool:
-    """Whether a modality's inputs are strings, which are read as ids."""
-    return values.dtype.kind == "U"
 
 
 def federation_of(tables: Tables, member: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Prediction: what a method's predictors are called, and their scores on inputs nobody trained on."""
+"""Prediction: what a method's predictors are called, and what networks make of inputs nobody trained on."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_mm.data.text import hash_text, is_text
 from fedjax_mm.errors import UsageError
-from fedjax_mm.simulation.context import Context, State, World
-from fedjax_mm.simulation.forward import gather_crowd, per_lane, read, see
+from fedjax_mm.simulation.context import Context, Slots, State, World
+from fedjax_mm.simulation.forward import Crowd, encode, gather_crowd, per_lane, read, see
 from fedjax_mm.simulation.plans import Plan, single_plans
 from fedjax_mm.simulation.population import Population, Tables
 
@@ -53,18 +54,61 @@ def scores_of(
     inputs: Mapping[str, Any],
 ) -> dict[str, np.ndarray]:
     """Scores of one client on new inputs; see `Engine.predict`."""
+    plan, world, lanes, rows = _question(context, population, world, seed, client, inputs)
+    scores = _scores(context, plan, world, state, lanes, rows)
+    return {name: np.asarray(value[0]) for name, value in scores.items()}
+
+
+def features_of(
+    context: Context,
+    population: Population,
+    world: World,
+    state: State,
+    seed: int,
+    client: int,
+    inputs: Mapping[str, Any],
+) -> dict[str, np.ndarray]:
+    """Features of one client on new inputs, in evaluation mode.
+
+    Args:
+        context: The context.
+        population: The population.
+        world: The world.
+        state: The state to use.
+        seed: Position of the seed.
+        client: Client id.
+        inputs: Modality -> raw inputs `[n, ...]`, for one or more of the client's modalities.
+
+    Returns:
+        Modality of `inputs` -> what the client's encoder makes of them, `[n, d]`.
+
+    Raises:
+        UsageError: A modality is unknown or not the client's, or shapes do not match.
+    """
+    plan, world, lanes, rows = _question(context, population, world, seed, client, inputs)
+    crowd, networks = _crowd(context, plan, world, state, lanes)
+    batch, keys = read(world, crowd, rows), world.keys[crowd.seed]
+    features, _ = encode(context, plan, world, crowd, networks["encoders"], batch, keys, train=False)
+    return {modality: np.asarray(features[0, context.modalities.index(modality)]) for modality in inputs}
+
+
+def _question(
+    context: Context, population: Population, world: World, seed: int, client: int, inputs: Mapping[str, Any]
+) -> tuple[Plan, World, Array, Array]:
+    """The plan of a client alone, a world of the given inputs, the client's lane `[1]` and all rows `[1, n]`."""
     lane = seed * context.clients + client
     tables = _tables_for(world.tables, population, seed, client, inputs)
     plan = next(plan for plan in single_plans(context.stores) if lane in plan.members)
     rows = jnp.arange(tables.labels.shape[0] - 1, dtype=jnp.int32)[None]
-    scores = _scores(context, plan, world._replace(tables=tables), state, jnp.asarray([lane], jnp.int32), rows)
-    return {name: np.asarray(value[0]) for name, value in scores.items()}
+    return plan, world._replace(tables=tables), jnp.asarray([lane], jnp.int32), rows
+
+
+def _crowd(context: Context, plan: Plan, world: World, state: State, lanes: Array) -> tuple[Crowd, Slots]:
+    return gather_crowd(context, plan, world, state, lanes, jnp.ones(lanes.shape, bool), jnp.int32(context.spec.rounds))
 
 
 def _scores(context: Context, plan: Plan, world: World, state: State, lanes: Array, rows: Array) -> dict[str, Array]:
-    crowd, networks = gather_crowd(
-        context, plan, world, state, lanes, jnp.ones(lanes.shape, bool), jnp.int32(context.spec.rounds)
-    )
+    crowd, networks = _crowd(context, plan, world, state, lanes)
     batch, keys = read(world, crowd, rows), world.keys[crowd.seed]
     sight, _ = see(context, plan, world, crowd, networks, batch, keys, train=False)
     return per_lane(context, crowd, lambda method, lane: method.predict(lane), sight, batch, keys)
@@ -75,8 +119,8 @@ def _tables_for(tables: Tables, population: Population, seed: int, client: int, 
     modalities, federation = population.modalities, population.federations[seed]
     held = [m for m, holds in zip(modalities, federation.holds[client], strict=True) if holds]
     if not isinstance(inputs, Mapping) or not inputs or not set(inputs) <= set(held):
-        raise UsageError(f"predict takes inputs by modality, of the client's: {', '.join(held)}")
-    given = {modality: np.asarray(value) for modality, value in inputs.items()}
+        raise UsageError(f"inputs must be given by modality, of the client's: {', '.join(held)}")
+    given = {modality: _read(value) for modality, value in inputs.items()}
     n = len(next(iter(given.values()))) if all(value.ndim for value in given.values()) else 0
     new = {}
     for modality in modalities:
@@ -92,3 +136,8 @@ def _tables_for(tables: Tables, population: Population, seed: int, client: int, 
     observed = np.zeros((tables.observed.shape[0], n + 1, len(modalities)), bool)
     observed[:, :n] = [modality in inputs for modality in modalities]
     return tables._replace(inputs=new, labels=jnp.zeros(n + 1, jnp.int32), observed=jnp.asarray(observed))
+
+
+def _read(values: Any) -> np.ndarray:
+    array = np.asarray(values)
+    return hash_text(array) if is_text(array) and array.ndim == 1 else array

@@ -14,14 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_mm.data.dataset import MultimodalDataset
-from fedjax_mm.data.text import LENGTH, VOCABULARY
+from fedjax_mm.data.text import LENGTH, VOCABULARY, is_text
 from fedjax_mm.errors import UsageError
 from fedjax_mm.methods.layout import Layout, Module
 from fedjax_mm.models import applicable, networks
 from fedjax_mm.models.networks import NetworkSpec
 from fedjax_mm.models.pool import draw_encoder, shared_encoder
 from fedjax_mm.simulation.keys import derive
-from fedjax_mm.simulation.population import Population, is_text
+from fedjax_mm.simulation.population import Population
 from fedjax_mm.simulation.settings import Settings
 
 Array = jax.Array

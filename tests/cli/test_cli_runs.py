@@ -10,7 +10,8 @@ import pytest
 
 import fedjax_mm as fmm
 from fedjax_mm.cli import request
-from fedjax_mm.runs import files
+from fedjax_mm.methods import available
+from fedjax_mm.runs import files, options
 from fedjax_mm.simulation.engine import Engine
 
 TABLES = ("rounds.csv", "clients.csv", "summary.json")
@@ -169,7 +170,9 @@ def test_every_option_is_listed_with_its_meaning(call, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in call("list", "options")[1].splitlines()]
     listed = {row[0]: row[1:] for row in rows if row and row[0]}
-    assert {*request.TRAINING, *request.FEDERATION_SET, "fedproto.lam", "fedproto.weight"} == set(listed)
+    own = {f"{name}.{option}" for name, cls in available().items() for option in options.fields(cls)}
+    assert {"fedproto.lam", "mfedpba.server_clip"} <= own
+    assert {*request.TRAINING, *request.FEDERATION_SET, *own} == set(listed)
     assert all(default and values and meaning for default, values, meaning in listed.values())
     assert listed["batch"][0] == "12 (pool), 32 (shared)"
     assert listed["fractions"][0] == "0.64,0.11,0.25"

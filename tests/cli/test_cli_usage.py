@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 WRONG = [
-    (["--method", "fedporto"], "unknown method 'fedporto'; did you mean fedproto?"),
+    (["--method", "fedporto"], "unknown method 'fedporto'; did you mean fedproto"),
     (["--method", "local,fedproto"], "unknown method 'local,fedproto'"),
     (["--method", "nowhere:Mine"], "cannot import nowhere"),
     (["--method", "own.py"], "'own.py' is a file: name the class in it, as in own.py:Class"),

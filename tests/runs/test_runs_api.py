@@ -2,6 +2,7 @@ import hashlib
 import json
 import warnings
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -132,6 +133,34 @@ def test_predictions_are_those_that_were_counted(both, federation):
             assert accuracy == pytest.approx(told)
 
 
+def test_features_are_those_of_the_clients_own_encoders(straight, federation):
+    # Standardised by hand and run through the stored weights in NumPy.
+    run, data, client, seed = fmm.load_run(straight.path), federation.data, 1, 7
+    x = {modality: data.inputs[modality][federation.test.of(client)] for modality in ("a", "b")}
+    features = run.features(client, x, seed=seed)
+    assert list(features) == ["a", "b"]
+    trained = federation.train.rows[federation.train.rows < data.size]
+    stores, state = run._experiment.engines["local"].context.stores, run._states["local"]
+
+    def parameters(module, j):
+        lane = run.seeds.index(seed) * federation.size + client
+        bucket, row = stores[module].bucket[lane, j], stores[module].rows["params"][lane, j]
+        return jax.tree.map(lambda leaf: np.asarray(leaf[row], np.float64), state.stores[module][bucket]["params"])
+
+    for j, modality in enumerate(("a", "b")):
+        seen = data.inputs[modality][trained]
+        value, encoder = (x[modality] - seen.mean(0)) / seen.std(0), parameters("encoders", j)
+        for layer in encoder["hidden"].values():
+            value = np.maximum(value @ layer["kernel"] + layer["bias"], 0)
+        value = value @ encoder["last"]["kernel"] + encoder["last"]["bias"]
+        assert features[modality].shape == (len(x[modality]), 48)
+        np.testing.assert_allclose(features[modality], value, atol=1e-5)
+        # A modality alone has the same features: nothing of the others enters.
+        np.testing.assert_array_equal(
+            run.features(client, {modality: x[modality]}, seed=seed)[modality], features[modality]
+        )
+
+
 def test_wrong_predictions(both):
     x = {"a": np.zeros((1, 3))}
     for arguments, message in [
@@ -141,8 +170,9 @@ def test_wrong_predictions(both):
         ({"client": 0, "x": x, "method": "local", "seed": 0}, "seed 0 is not in the run; it has 3, 7"),
         ({"client": 0, "x": {"c": x["a"]}, "method": "local"}, "by modality, of the client's: a, b"),
     ]:
-        with pytest.raises(UsageError, match=message):
-            both.predict(**arguments)
+        for asked in (both.predict, both.features):
+            with pytest.raises(UsageError, match=message):
+                asked(**arguments)
 
 
 def test_only_run_directories_load(tmp_path):

@@ -14,6 +14,7 @@ from fedjax_mm.federation import federate
 from fedjax_mm.methods.fedavg import FedAvg
 from fedjax_mm.methods.local import Local
 from fedjax_mm.models import EncoderSpec
+from fedjax_mm.runs import simulate
 from fedjax_mm.simulation.population import build_population, read_inputs
 from fedjax_mm.simulation.stores import encoder_buckets
 
@@ -195,3 +196,17 @@ def test_settings_out_of_range_are_refused(options, sim):
     (name,) = options
     with pytest.raises(UsageError, match=f"{name} is .*, must be at least"):
         sim.make_settings(two_clients(sim), **options)
+
+
+def test_a_client_predicts_for_strings_as_for_the_texts_of_the_data():
+    words = np.array(
+        [f"{colour} {thing}" for colour in ("red", "green", "blue") for thing in ("cup", "hat", "tree")] * 6
+    )
+    data = from_arrays({"text": words, "numbers": np.ones((54, 2))}, np.arange(54) % 9 // 3)
+    run = simulate("local", federate(data, partition="all", clients=2), rounds=1, model="shared")
+    scores = run.predict(0, {"text": np.array(["red cup", "", "RED  cup", "blau"])})["head"]
+    np.testing.assert_array_equal(scores[0], scores[2])
+    assert np.isfinite(scores).all()
+    assert not np.array_equal(scores[0], scores[3])
+    with pytest.raises(UsageError, match="text"):
+        run.predict(0, {"text": np.array([["red", "cup"]])})
