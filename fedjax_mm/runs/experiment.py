@@ -5,7 +5,7 @@ import dataclasses
 import hashlib
 import json
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -127,7 +127,7 @@ def prepare(
         population = build_population(settings.seeds, federations)
         for entry in entries:
             try:
-                engines[entry.label] = _engine(entry, population, settings)
+                engines[entry.label] = _engine(entry, population, settings, engines.values())
             except UsageError as error:
                 if not optional:
                     raise
@@ -144,10 +144,10 @@ def _of_seed(federation: Federation, seed: int) -> Federation:
     return federate(federation.data, **{**federation.settings, "split_seed": seed})
 
 
-def _engine(entry: Entry, population: Population, settings: Settings) -> Engine:
+def _engine(entry: Entry, population: Population, settings: Settings, others: Collection[Engine]) -> Engine:
     try:
         executor = entry.executor or settings.executor
-        return build_engine(entry.method, population, dataclasses.replace(settings, executor=executor))
+        return build_engine(entry.method, population, dataclasses.replace(settings, executor=executor), others)
     except (UsageError, RunError):
         raise
     except Exception as error:

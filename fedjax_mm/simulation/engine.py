@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -208,13 +208,14 @@ class Engine:
         )
 
 
-def build_engine(method: Method, population: Population, settings: Settings) -> Engine:
+def build_engine(method: Method, population: Population, settings: Settings, others: Collection[Engine] = ()) -> Engine:
     """Sets a method up on a population; compiles nothing.
 
     Args:
         method: The method.
         population: The lanes.
         settings: Resolved settings.
+        others: Engines that exist. With one whose method differs in its numbers only, programs are shared.
 
     Returns:
         The engine.
@@ -224,6 +225,9 @@ def build_engine(method: Method, population: Population, settings: Settings) -> 
     """
     context = build_context(method, population, settings)
     world = build_world(context, population)
+    twin = next((other for other in others if _same_programs(other, population, context, world)), None)
+    if twin is not None:
+        return dataclasses.replace(twin, context=context, world=world)
     name, reason = choose_executor(context, population)
     executor = make_executor(name, context, population)
     reader = make_executor(name, dataclasses.replace(context, cohort=context.clients), population)
@@ -251,4 +255,16 @@ def build_engine(method: Method, population: Population, settings: Settings) -> 
             exchange(context, stage.trained, (outcome.upload.mean, outcome.upload.stack), plan.size) for stage in rounds
         ),
         download=exchange(context, context.layout.modules, outcome.crowd.download, plan.size),
+    )
+
+
+def _same_programs(engine: Engine, population: Population, context: Context, world: World) -> bool:
+    """Whether an engine's programs are those of a context and world too: numbers are their arguments."""
+    theirs = engine.context
+    return (
+        engine.population is population
+        and theirs.settings == context.settings
+        and theirs.layout == context.layout
+        and jax.tree.structure(theirs.method) == jax.tree.structure(context.method)
+        and jax.tree.structure(engine.world) == jax.tree.structure(world)
     )

@@ -10,6 +10,7 @@ from fedjax_mm.methods import method, shared_model
 from fedjax_mm.methods.fedproto import FedProto
 from fedjax_mm.simulation.blocks import run_rounds
 from fedjax_mm.simulation.build import state_shapes
+from fedjax_mm.simulation.engine import build_engine
 from fedjax_mm.simulation.evaluate import Evaluator
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -99,3 +100,13 @@ def test_types_are_the_same_in_and_out(precision, federation, sim):
         name = jax.tree_util.keystr(path)
         assert (a.shape, a.dtype) == (b.shape, b.dtype), name
         assert not jnp.issubdtype(a.dtype, jnp.floating) or a.dtype == precision, name
+
+
+def test_methods_that_differ_in_numbers_share_programs_and_each_gets_its_own_results(engine, sim):
+    population, settings = engine.population, engine.context.settings
+    other = build_engine(Shared(lam=3.0), population, settings, [engine])
+    alone = build_engine(Shared(lam=3.0), population, settings)
+    assert other.programs is engine.programs is not alone.programs
+    assert build_engine(Shared(weight="uniform"), population, settings, [engine]).programs is not engine.programs
+    runs = [e.run_block(e.initial_state(), 1, 2)[1].evaluation for e in (engine, other, alone)]
+    assert runs[1].loss.tobytes() == runs[2].loss.tobytes() != runs[0].loss.tobytes()
