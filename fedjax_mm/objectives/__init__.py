@@ -2,23 +2,29 @@
 
 from fedjax_mm.objectives.autoencoder import aggregate, init_autoencoder, project, reconstruction
 from fedjax_mm.objectives.contrast import intermodal_contrast
+from fedjax_mm.objectives.coupling import Sinkhorn
 from fedjax_mm.objectives.features import align_features
+from fedjax_mm.objectives.gromov import align_geometry, gromov_wasserstein, scaled_cost
 from fedjax_mm.objectives.logits import align_logits, entropy, entropy_weights
 from fedjax_mm.objectives.prototypes import class_means, nearest_prototype_scores, pull_to_prototype
 from fedjax_mm.objectives.supervised import cross_entropy
 
 __all__ = [
+    "Sinkhorn",
     "aggregate",
     "align_features",
+    "align_geometry",
     "align_logits",
     "class_means",
     "cross_entropy",
     "entropy",
     "entropy_weights",
+    "gromov_wasserstein",
     "init_autoencoder",
     "intermodal_contrast",
     "nearest_prototype_scores",
     "project",
     "pull_to_prototype",
     "reconstruction",
+    "scaled_cost",
 ]
