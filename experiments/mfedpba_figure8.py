@@ -26,7 +26,8 @@ DATA_SET = "mfeat"
 """In the place of Youtube."""
 PARTITION = "M2"
 """Our choice: the paper does not name it."""
-STEPS = (1, 5, 10, 20)
+STEPS = {"short": (1, 5, 10, 20), "full": (1, 5, 10, 20, 50, 100)}
+"""The values of S."""
 PAPER_GRID = (0.001, 0.01, 0.05, 0.1, 0.5, 1, 5, 8, 10)
 GRIDS = {"short": ((0.01, 0.1, 1), (0.5, 1, 5)), "full": (PAPER_GRID, PAPER_GRID)}
 """The values of lambda_1 and of lambda_2."""
@@ -35,12 +36,15 @@ Options = dict[str, Any]
 
 
 def cases(setting: str, scale: Scale) -> tuple[dict[Case, dict[str, Options]], dict[Case, dict[str, Options]]]:
-    """The cases of the steps, and those of the grid, one per lambda_1; by label the options that vary."""
+    """The case of the steps and the case of the grid, which compiles once; by label the options that vary."""
     first, second = GRIDS[setting]
-    steps: dict[str, dict[str, Options]] = {"S": {f"S{s}": {"server_steps": s} for s in STEPS}}
+    steps: dict[str, dict[str, Options]] = {"S": {f"S{s}": {"server_steps": s} for s in STEPS[setting]}}
     grid: dict[str, dict[str, Options]] = {
-        f"lambda1={a:g}": {f"lambda2={b:g}": {"lambda_fea": float(a), "lambda_logit": float(b)} for b in second}
-        for a in first
+        "grid": {
+            f"lambda1={a:g}-lambda2={b:g}": {"lambda_fea": float(a), "lambda_logit": float(b)}
+            for a in first
+            for b in second
+        }
     }
     return _cases(steps, scale), _cases(grid, scale)
 

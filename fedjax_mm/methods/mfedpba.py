@@ -11,7 +11,6 @@ from fedjax_mm.methods.layout import Rows, Spec, Upload
 from fedjax_mm.methods.method import Array, Info, Lane, Mean, Method, Server, Terms, Tree, method
 from fedjax_mm.objectives.autoencoder import aggregate, init_autoencoder, project, reconstruction
 from fedjax_mm.objectives.contrast import intermodal_contrast
-from fedjax_mm.objectives.coupling import Solution, starts
 from fedjax_mm.objectives.features import align_features
 from fedjax_mm.objectives.gromov import COST_SCALES, align_geometry
 from fedjax_mm.objectives.logits import align_logits, entropy_weights
@@ -202,29 +201,23 @@ class _Objective(NamedTuple):
         return projected, aggregate(projected, self.uploaded.present, *_pair(self.old))
 
     def minimise(self, autoencoder: Tree) -> tuple[Tree, Terms]:
-        """S steps of SGD on Phi_m and psi.
-
-        The couplings of a step start from those of the step before, of which they are small changes; those of a round's
-        first step from the two starts of Eq. 11's solver.
-        """
+        """S steps of SGD on Phi_m and psi; terms are summed over the steps."""
         options = self.method
         clip = [] if options.server_clip is None else [optax.clip_by_global_norm(options.server_clip)]
         rule = optax.chain(*clip, optax.sgd(options.server_lr))
 
-        def step(carry: tuple[Tree, Any, Solution], _: None) -> tuple[tuple[Tree, Any, Solution], Terms]:
-            params, state, couplings = carry
-            gradients, (terms, couplings) = jax.grad(self.loss, has_aux=True)(params, couplings)
+        def step(carry: tuple[Tree, Any], _: None) -> tuple[tuple[Tree, Any], Terms]:
+            params, state = carry
+            gradients, terms = jax.grad(self.loss, has_aux=True)(params)
             updates, state = rule.update(gradients, state)
             terms["server_gradient"] = _once(optax.tree.norm(gradients))
-            return (optax.apply_updates(params, updates), state, couplings), terms
+            return (optax.apply_updates(params, updates), state), terms
 
-        first = jax.vmap(lambda mask: starts(mask, self.old.value.dtype))(self.shared_classes())
-        carry = autoencoder, rule.init(autoencoder), first
-        (autoencoder, _, _), terms = jax.lax.scan(step, carry, length=options.server_steps)
+        (autoencoder, _), terms = jax.lax.scan(step, (autoencoder, rule.init(autoencoder)), length=options.server_steps)
         return autoencoder, jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), terms)
 
-    def loss(self, autoencoder: Tree, couplings: Solution) -> tuple[Array, tuple[Terms, Solution]]:
-        """L_server = L_rec + L_con + L_align, its terms, and the couplings."""
+    def loss(self, autoencoder: Tree) -> tuple[Array, Terms]:
+        """L_server = L_rec + L_con + L_align, and its terms."""
         options, mean = self.method, self.method.server_reduce == "mean"
         projected, (features, present) = self.aggregate(autoencoder)
         total, terms = jnp.zeros((), features.dtype), {}
@@ -237,21 +230,15 @@ class _Objective(NamedTuple):
             holders = jnp.sum(present, axis=0)
             total, terms["con"] = total + _reduced(value, jnp.sum(holders * (holders - 1)), mean), _once(value)
         if options.alignment:
-            both, solver = self.shared_classes(), make_solver(options.solver)
+            both, solver = present & self.logits.present, make_solver(options.solver)
             aligned = align_geometry(
-                features, self.logits.value, both, options.epsilon, solver, couplings, scale=options.cost_scale
+                features, self.logits.value, both, options.epsilon, solver, scale=options.cost_scale
             )
             problems, value = jnp.sum(both, axis=1) >= 2, jnp.sum(aligned.value)
             total, terms["align"] = total + _reduced(value, jnp.sum(problems), mean), _once(value)
             solved = jnp.sum(problems & aligned.converged).astype(features.dtype)
             terms["gw_converged"] = solved, jnp.sum(problems).astype(features.dtype)
-            couplings = aligned.solution
-        return total, (terms, couplings)
-
-    def shared_classes(self) -> Array:
-        """Bool `[M, C]`: classes valid in a modality's space and in that of the logits."""
-        present = self.old.present | jnp.any(self.uploaded.present, axis=0)
-        return present & self.logits.present
+        return total, terms
 
 
 def _sums(lane: Lane, logits: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:

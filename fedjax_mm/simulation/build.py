@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedjax_mm.errors import UsageError
 from fedjax_mm.methods.layout import Layout, Spec
@@ -70,8 +71,17 @@ def build_context(method: Method, population: Population, settings: Settings) ->
 
 
 def build_world(context: Context, population: Population) -> World:
-    """The arrays no round changes. The method's numbers, like the optimisers', become arrays with a seed axis."""
+    """The arrays no round changes. The method's numbers, like the optimisers', become arrays with a seed axis.
+
+    Raises:
+        UsageError: A number of the method is too large or too small for the run's precision.
+    """
     dtype, seeds = context.settings.dtype, context.seeds
+    for number in jax.tree.leaves(context.method):
+        with np.errstate(over="ignore", under="ignore"):
+            held = np.asarray(number, dtype)
+        if np.isfinite(number) and (not np.isfinite(held) or (held == 0) != (number == 0)):
+            raise UsageError(f"{context.method.name}: {number} is out of the range of {context.settings.precision}")
 
     def spread(tree: Tree) -> Tree:
         return jax.tree.map(lambda number: jnp.full(seeds, number, dtype), tree)

@@ -120,13 +120,17 @@ def _tables_for(tables: Tables, population: Population, seed: int, client: int, 
     held = [m for m, holds in zip(modalities, federation.holds[client], strict=True) if holds]
     if not isinstance(inputs, Mapping) or not inputs or not set(inputs) <= set(held):
         raise UsageError(f"inputs must be given by modality, of the client's: {', '.join(held)}")
-    given = {modality: _read(value) for modality, value in inputs.items()}
-    n = len(next(iter(given.values()))) if all(value.ndim for value in given.values()) else 0
+    data = population.federations[0].data
+    given = {m: _read(m, value, text=is_text(data.inputs[m])) for m, value in inputs.items()}
+    sizes = {modality: len(value) if value.ndim else 0 for modality, value in given.items()}
+    n = next(iter(sizes.values()))
+    if n == 0 or len(set(sizes.values())) > 1:
+        raise UsageError(f"inputs must be as many samples in every modality, at least one; they are {sizes}")
     new = {}
     for modality in modalities:
         shape, dtype = tables.inputs[modality].shape[1:], tables.inputs[modality].dtype
         value = given.get(modality, np.zeros((n, *shape), dtype))
-        if n == 0 or value.shape != (n, *shape):
+        if value.shape != (n, *shape):
             raise UsageError(
                 f"inputs of {modality!r} are {list(value.shape)}, must be [n, {', '.join(map(str, shape))}]"
             )
@@ -138,6 +142,11 @@ def _tables_for(tables: Tables, population: Population, seed: int, client: int, 
     return tables._replace(inputs=new, labels=jnp.zeros(n + 1, jnp.int32), observed=jnp.asarray(observed))
 
 
-def _read(values: Any) -> np.ndarray:
+def _read(modality: str, values: Any, *, text: bool) -> np.ndarray:
+    """Inputs of one modality as an array; texts as their ids."""
     array = np.asarray(values)
-    return hash_text(array) if is_text(array) and array.ndim == 1 else array
+    if not text:
+        return array
+    if array.ndim != 1 or not all(isinstance(entry, str) for entry in array):
+        raise UsageError(f"inputs of {modality!r} must be strings [n], as in the data")
+    return hash_text(array)

@@ -300,6 +300,15 @@ def test_more_steps_lower_the_loss_and_prototypes_are_recomputed_after_the_last(
     np.testing.assert_allclose(state.prototypes.features.value, again, rtol=1e-12)
 
 
+def test_two_steps_are_one_step_twice(close):
+    # Nothing is carried from step to step but the parameters: each solves for its couplings from both starts.
+    one, uploads, mask = MFedPBA(server_steps=1, server_lr=0.1), stack(4), jnp.ones(K, bool)
+    (_, state), _ = step(one, knowledge(one), uploads, mask)
+    (_, state), _ = step(one, state, uploads, mask)
+    (_, together), _ = step(MFedPBA(server_steps=2, server_lr=0.1), knowledge(one), uploads, mask)
+    close(together, state)
+
+
 def changes(method, uploads=None, **options):
     """Which parameters the server's steps change: name -> whether, encoders by modality."""
     before, (after, _) = knowledge(method).autoencoder, serve(method, uploads, **options)
@@ -392,10 +401,8 @@ def test_couplings_that_did_not_converge_are_counted(monkeypatch):
 
 
 def test_both_solvers_lead_to_the_same_prototypes():
-    ours, ott = (
-        serve(MFedPBA(solver=solver, epsilon=0.2))[0].prototypes.features.value for solver in ("sinkhorn", "ott")
-    )
-    np.testing.assert_allclose(ours, ott, atol=2e-3 * float(jnp.max(jnp.abs(ours))))
+    ours, ott = (serve(MFedPBA(solver=name))[0].prototypes.features.value for name in ("sinkhorn", "ott"))
+    np.testing.assert_allclose(ours, ott, atol=1e-4 * float(jnp.max(jnp.abs(ours))))
 
 
 @pytest.mark.parametrize(

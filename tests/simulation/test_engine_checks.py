@@ -9,6 +9,7 @@ import pytest
 from fedjax_mm.errors import RunError, UsageError
 from fedjax_mm.methods import Layout, Method, Module, Phase, Server, Stage, Upload, method
 from fedjax_mm.methods.fedavg import FedAvg
+from fedjax_mm.methods.fedproto import FedProto
 
 
 @method
@@ -161,3 +162,9 @@ def test_scores_that_are_not_finite_stop_the_run_or_count_as_wrong(sim):
     (block,) = sim.run(sim.make_engine(BrokenScores(), sim.alike(), nonfinite="skip", **options)).blocks
     confusion = block.evaluation.confusion[0, 0, 1]
     assert confusion.sum() == 5 and np.trace(confusion, axis1=1, axis2=2).sum() == 0
+
+
+@pytest.mark.parametrize("value", [1e39, 1e-50])
+def test_a_number_that_the_precision_cannot_hold_is_refused(sim, value):
+    with pytest.raises(UsageError, match="out of the range of float32"):
+        sim.make_engine(FedProto(lam=value), sim.alike(), model="shared", seeds=(0,), precision="float32")
