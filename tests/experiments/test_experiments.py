@@ -139,7 +139,7 @@ def test_a_table_from_start_to_end_without_some_of_the_data(done, monkeypatch, c
     mfedpba_table2.main("short", out)
     printed = capsys.readouterr().out
     assert "reuters1200 (in the place of Reuters) is left out: put reuters1200.npz into" in printed
-    assert "cannot be below 0.25" in printed and "published (other data)" in printed
+    assert "cannot be below 0.0625" in printed and "published (other data)" in printed
     table = pd.read_csv(out / "short" / "table2.csv")
     assert list(table["data"]) == ["leaves100"] and list(table["in place of"]) == ["Caltech101"]
     assert table["published (other data)"].item() == "38.47 ± 0.45"
