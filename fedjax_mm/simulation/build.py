@@ -74,17 +74,19 @@ def build_world(context: Context, population: Population) -> World:
     """The arrays no round changes. The method's numbers, like the optimisers', become arrays with a seed axis.
 
     Raises:
-        UsageError: A number of the method is too large or too small for the run's precision.
+        UsageError: One of these numbers is too large or too small for the run's precision.
     """
     dtype, seeds = context.settings.dtype, context.seeds
-    for number in jax.tree.leaves(context.method):
+
+    def held(number: float) -> Array:
         with np.errstate(over="ignore", under="ignore"):
-            held = np.asarray(number, dtype)
-        if np.isfinite(number) and (not np.isfinite(held) or (held == 0) != (number == 0)):
+            value = np.asarray(number, dtype)
+        if np.isfinite(number) and (not np.isfinite(value) or (value == 0) != (number == 0)):
             raise UsageError(f"{context.method.name}: {number} is out of the range of {context.settings.precision}")
+        return jnp.full(seeds, value)
 
     def spread(tree: Tree) -> Tree:
-        return jax.tree.map(lambda number: jnp.full(seeds, number, dtype), tree)
+        return jax.tree.map(held, tree)
 
     default = optimiser(context.settings)
     return World(
