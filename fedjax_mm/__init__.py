@@ -29,6 +29,7 @@ __all__ = [
     "rerun",
     "resume",
     "simulate",
+    "sweep",
 ]
 
 # All of this is loaded when first used: the command line answers --help without importing JAX.
@@ -37,7 +38,7 @@ _HOMES = {
     "data": ("MultimodalDataset", "describe", "from_arrays", "load_data"),
     "errors": ("RunError", "UsageError"),
     "federation": ("Federation", "federate"),
-    "runs": ("Run", "compare", "load_run", "rerun", "resume", "simulate"),
+    "runs": ("Run", "compare", "load_run", "rerun", "resume", "simulate", "sweep"),
 }
 
 

@@ -1,17 +1,37 @@
 """Shared by all tests: `marathon` tests run only when asked for by name, and compilation is made quick.
 
 XLA's optimisations are off in the tests' own process: compiling takes most of their time, and what they check does not
-depend on them. Tests that start processes of their own (the command line, resuming after a kill) run with all of them.
+depend on them. Tests that start processes of their own (the command line, resuming after a kill) run with all of them,
+and share compiled programs in a temporary folder. A test's process has eight devices, whatever the machine has.
 """
 
+import os
 import pathlib
+import shutil
+import tempfile
 
 import jax
 import pytest
+from hypothesis import settings
 
 jax.config.update("jax_disable_most_optimizations", True)
+jax.config.update("jax_num_cpu_devices", 8)
+jax.config.update("jax_enable_compilation_cache", False)
+# The first process makes the folder, and the workers it starts inherit the variable.
+PROGRAMS = None if "JAX_COMPILATION_CACHE_DIR" in os.environ else tempfile.mkdtemp(prefix="fedjax-mm-tests-")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", PROGRAMS or "")
+
+# The test command gives one answer; `--hypothesis-profile=explore` draws new examples each time.
+settings.register_profile("repeatable", derandomize=True)
+settings.register_profile("explore", derandomize=False)
+settings.load_profile("repeatable")
 
 SHARED = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+def pytest_sessionfinish():
+    if PROGRAMS:
+        shutil.rmtree(PROGRAMS, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(config, items):

@@ -12,7 +12,7 @@ from fedjax_mm.cli.commands import app
 from fedjax_mm.errors import RunError, UsageError
 
 PROGRAM = "fedjax-mm"
-REPEATABLE = ("--set", "--quiet", "--dry-run", "--help", "--version")
+REPEATABLE = ("--set", "--grid", "--quiet", "--dry-run", "--help", "--version")
 LISTS = {"--methods": "names", "--seeds": "seeds"}
 
 

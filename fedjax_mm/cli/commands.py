@@ -47,6 +47,7 @@ def run(
     model: o.Model = None,
     set_: o.Set = None,
     executor: o.Executor = None,
+    devices: o.Devices = None,
     precision: o.Precision = None,
     out: o.Out = None,
     quiet: o.Quiet = False,
@@ -75,6 +76,7 @@ def compare(
     model: o.Model = None,
     set_: o.Set = None,
     executor: o.Executor = None,
+    devices: o.Devices = None,
     precision: o.Precision = None,
     out: o.Out = None,
     quiet: o.Quiet = False,
@@ -82,6 +84,37 @@ def compare(
 ) -> None:
     """Runs several methods on the same federation and seeds: one table, one run directory."""
     _launch("compare", context.params)
+
+
+@app.command()
+def sweep(
+    context: typer.Context,
+    method: o.Method = None,
+    grid: o.Grid = None,
+    shard: o.Shard = None,
+    data: o.Data = None,
+    label: o.Label = None,
+    config: o.Config = None,
+    partition: o.Partition = None,
+    clients: o.Clients = None,
+    alpha: o.Alpha = None,
+    split: o.Split = None,
+    split_seed: o.SplitSeed = None,
+    participation: o.Participation = None,
+    rounds: o.Rounds = None,
+    eval_every: o.EvalEvery = None,
+    seeds: o.Seeds = None,
+    model: o.Model = None,
+    set_: o.Set = None,
+    executor: o.Executor = None,
+    devices: o.Devices = None,
+    precision: o.Precision = None,
+    out: o.Out = None,
+    quiet: o.Quiet = False,
+    dry_run: o.DryRun = False,
+) -> None:
+    """Runs one method with every combination of some options; validation chooses."""
+    _launch("sweep", context.params)
 
 
 @app.command()
@@ -131,6 +164,26 @@ def describe(
     from fedjax_mm.data import describe, load_data
 
     print(describe(load_data(data, label=label or "y")))
+
+
+@app.command()
+def bench(
+    workload: o.Workload = None,
+    clients: o.BenchClients = None,
+    variants: o.Variants = None,
+    seeds: o.BenchSeeds = None,
+    repeats: o.Repeats = None,
+    json_: o.Json = None,
+    quiet: o.BenchQuiet = False,
+) -> None:
+    """Times fixed workloads, each variant in a process of its own, and prints ratios.
+
+    Programs compiled by an earlier process are found again, here as in a run; with JAX_ENABLE_COMPILATION_CACHE=false
+    in the environment each first call compiles anew.
+    """
+    from fedjax_mm.cli import benchmark
+
+    benchmark.run(workload, clients, variants, seeds, repeats, json_, quiet=quiet)
 
 
 def _launch(command: str, values: dict[str, Any]) -> None:

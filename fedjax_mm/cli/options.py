@@ -125,23 +125,45 @@ Set = Annotated[
     _option(
         TRAINING,
         "KEY=VALUE",
-        "Any other option; repeatable. Training: encoders, pool_size, dim, fusion, epochs, batch, drop_last, "
+        "Any other option; repeatable. Training: encoders, pool_size, widths, dim, fusion, epochs, batch, drop_last, "
         "optimizer, lr, momentum, weight_decay, clip, optimizer_state, statistics, nonfinite, select. Federation: "
         "fractions, minimum, gap. Methods: fedproto.lam=0.1 (run also takes lam=0.1); see `fedjax-mm list options`. "
-        "Kinds of encoder: dnn, cnn1d, cnn2d, textcnn, resmodel, dnn_bn. Values: numbers, names, true or false, none, "
-        "lists as a,b.",
+        "Kinds of encoder: dnn, cnn1d, cnn2d, textcnn, resmodel, dnn_bn, mlp. Values: numbers, names, true or false, "
+        "none, lists as a,b, in widths as a-b,c.",
         "",
         "--set",
     ),
+]
+Grid = Annotated[
+    list[str] | None,
+    _option(
+        WHAT,
+        "KEY=V1,V2",
+        "An option and the values it takes; repeatable, for every combination. An option of the method (lambda_fea) or "
+        "of training (lr). Numbers share one compiled program.",
+    ),
+]
+Shard = Annotated[
+    str | None,
+    _option(WHAT, "I/N", "Only every N-th combination, from the I-th on, I from 1 to N: for job arrays.", "all"),
 ]
 Executor = Annotated[
     str | None,
     _option(
         TRAINING,
         "NAME",
-        "How clients are run: vmap or lockstep (all at once), map (one after another), debug (a Python loop that names "
-        "the client an error comes from), auto.",
+        "How clients are run: vmap or lockstep (all at once), map (one after another), chunk:N (N of one shape at a "
+        "time), debug (a Python loop that names the client an error comes from), auto.",
         "auto",
+    ),
+]
+Devices = Annotated[
+    str | None,
+    _option(
+        TRAINING,
+        "N",
+        "The most devices to divide clients or seeds among; on a CPU so many cores become devices.",
+        "auto: all accelerators, or all cores up to 8",
     ),
 ]
 Precision = Annotated[
@@ -167,3 +189,35 @@ DryRun = Annotated[
         "--dry-run",
     ),
 ]
+Workload = Annotated[
+    str | None,
+    _option(
+        WHAT,
+        "A,B",
+        "Workloads, separated by commas: W1 (FedAvg, an MLP), W2 (FedProto, three MLPs), W3 (MFedPBA without server "
+        "steps), W3s (with them), W5 (W3 with several seeds).",
+        "W1",
+    ),
+]
+BenchClients = Annotated[
+    str | None, _option(WHAT, "K,L", "Numbers of clients, separated by commas.", "100 for W1 and W2, else 20")
+]
+Variants = Annotated[
+    str | None,
+    _option(
+        WHAT,
+        "A,B",
+        "What is compared, separated by commas, with the first: the executors auto, map, lockstep, vmap and debug, "
+        "each also as map@1 (on at most one device); and, with the extra bench, torch-loop, torch-vmap (W1, W2) and "
+        "torch-bmm (W1), the same work written by hand in PyTorch.",
+        "auto,map,lockstep,debug",
+    ),
+]
+BenchSeeds = Annotated[
+    str | None, _option(WHAT, "S,T", "Numbers of seeds at once, separated by commas.", "1, for W5 1,5,20")
+]
+Repeats = Annotated[str | None, _option(WHAT, "N", "Timed blocks of rounds of each variant, at least 1.", "5")]
+Json = Annotated[
+    str | None, _option(OUTPUT, "FILE", "Also write what was measured to this file, as a list.", "", "--json")
+]
+BenchQuiet = Annotated[bool, _option(OUTPUT, None, "No progress: print the table alone.", "", "--quiet")]

@@ -13,6 +13,7 @@ from fedjax_mm.metrics.comparison import smallest_p
 from fedjax_mm.runs.experiment import EACH
 from fedjax_mm.runs.run import HEADLINE, Run
 
+VALIDATION = "validation/accuracy/pooled"
 SELECTION = {
     "personal": "each client at its own best validation round",
     "global": "all clients at the one best validation round of their seed",
@@ -53,14 +54,27 @@ def _table(run: Run) -> Table:
         title=f"{run.manifest['data']['name']}, {federation['partition']}, {sizes}",
         title_justify="left",
     )
-    table.add_column("method", overflow="fold")
-    table.add_column("predictor", overflow="fold")
+    results = run.results()
+    if run.manifest["grid"]:
+        table.add_column("configuration", overflow="fold")
+        table.add_column("validation accuracy", justify="right")
+        names = (VALIDATION, HEADLINE, f"{HEADLINE}:last")
+    else:
+        table.add_column("method", overflow="fold")
+        table.add_column("predictor", overflow="fold")
+        names = (HEADLINE, f"{HEADLINE}:last")
     table.add_column("test accuracy", justify="right")
     table.add_column("last round", justify="right")
-    for label, entries in run.results().items():
-        values = (_value(entries.get(name)) for name in (HEADLINE, f"{HEADLINE}:last"))
-        table.add_row(label, run.manifest["methods"][label]["predictors"][0], *values)
+    for label, entries in results.items():
+        own = () if run.manifest["grid"] else (run.manifest["methods"][label]["predictors"][0],)
+        table.add_row(label, *own, *(_value(entries.get(name)) for name in names))
     return table
+
+
+def _chosen(run: Run) -> str:
+    """The configuration of a grid with the best validation accuracy, the first of equal ones."""
+    found = {label: entries[VALIDATION]["mean"] for label, entries in run.results().items()}
+    return max(found, key=lambda label: -1.0 if found[label] is None else found[label])
 
 
 def _differences(run: Run) -> list[str]:
@@ -104,4 +118,8 @@ def _remarks(run: Run) -> list[str]:
             f"Test accuracy is selected by validation {measure} (select={settings['select']}, "
             f"model={settings['model']}): {SELECTION[kind]}{who}."
         )
-    return [*lines, *_differences(run), *(f"Note: {note}." for note in run.notes)]
+    if run.manifest["grid"]:
+        lines.append(f"Best on validation: {_chosen(run)}. Its test accuracy is the one to report.")
+    else:
+        lines += _differences(run)
+    return [*lines, *(f"Note: {note}." for note in run.notes)]

@@ -11,12 +11,16 @@ from fedjax_mm.errors import UsageError, choose
 from fedjax_mm.federation import federate
 from fedjax_mm.methods import available
 from fedjax_mm.runs import options
+from fedjax_mm.runs.backend import prepare_backend
 from fedjax_mm.runs.directory import read_manifest
 from fedjax_mm.runs.entries import Entry, make_entries, with_options
 from fedjax_mm.runs.experiment import EACH, SETTINGS, Experiment, prepare
+from fedjax_mm.runs.grid import configurations
 
-OWN = ("rounds", "eval_every", "seeds", "participation", "model", "executor", "precision")
+OWN = ("rounds", "eval_every", "seeds", "participation", "model", "executor", "devices", "precision")
 """Settings with an option of their own; all others are set by `--set`."""
+AUTO = {"devices": "auto"}
+"""What stands on the command line for a setting that is left out."""
 TRAINING = tuple(name for name in SETTINGS if name not in OWN)
 FEDERATION = {"clients": int, "alpha": float | str, "split_seed": int | str, "partition": str, "split": str}
 FEDERATION_SET = {"fractions": tuple[float, ...], "minimum": tuple[int, ...], "gap": int}
@@ -48,7 +52,7 @@ def experiment(command: str, given: Mapping[str, Any]) -> Experiment:
     """The experiment that options describe.
 
     Args:
-        command: `run` or `compare`.
+        command: `run`, `compare` or `sweep`.
         given: As `merged` returns it, without `out` and switches.
 
     Returns:
@@ -57,10 +61,11 @@ def experiment(command: str, given: Mapping[str, Any]) -> Experiment:
     Raises:
         UsageError: Something is unknown, out of range, without effect, or does not go together.
     """
+    prepare_backend(given.get("devices"))
     everything = command == "compare" and given.get("methods", "all") == "all"
     entries = _entries(command, given)
     training, federation, entries = _assign(given["set"], entries)
-    settings = {name: given[name] for name in OWN if name in given} | training
+    settings = {name: given[name] for name in OWN if name in given and given[name] != AUTO.get(name)} | training
     federation |= {
         name: options.convert(given[name], kind, f"--{name.replace('_', '-')}")
         for name, kind in FEDERATION.items()
@@ -75,13 +80,17 @@ def experiment(command: str, given: Mapping[str, Any]) -> Experiment:
     made = federate(data, **federation)
     if made.settings["partition"] == "natural" and "alpha" in given:
         raise UsageError("--alpha has no effect on natural clients, who keep what is theirs: leave it out")
-    return prepare(entries, made, settings, each=each, optional=everything)
+    if command != "sweep":
+        return prepare(entries, made, settings, each=each, optional=everything)
+    grid = {name: value.split(",") for name, value in _pairs(given.get("grid", ()), "--grid").items()}
+    settings = {"nonfinite": "skip", **settings}
+    return prepare(configurations(entries[0], grid, given.get("shard")), made, settings, each=each, grid=tuple(grid))
 
 
 def _entries(command: str, given: Mapping[str, Any]) -> tuple[Entry, ...]:
-    if command == "run":
+    if command != "compare":
         if "method" not in given:
-            raise UsageError(f"run needs --method; valid: {', '.join(available())}, or module:Class of your own")
+            raise UsageError(f"{command} needs --method; valid: {', '.join(available())}, or module:Class of your own")
         methods = given["method"]
         return make_entries([methods] if isinstance(methods, str) else methods)
     methods = given.get("methods", "all")
@@ -124,15 +133,15 @@ def _unknown(key: str, entries: tuple[Entry, ...]) -> NoReturn:
     raise AssertionError(key)
 
 
-def _pairs(texts: Iterable[str]) -> dict[str, str]:
+def _pairs(texts: Iterable[str], option: str = "--set") -> dict[str, str]:
     pairs: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         key = key.strip()
         if not equals or not key:
-            raise UsageError(f"--set {text}: must be key=value")
+            raise UsageError(f"{option} {text}: must be key=value")
         if key in pairs:
-            raise UsageError(f"--set {key} is given twice")
+            raise UsageError(f"{option} {key} is given twice")
         pairs[key] = value.strip()
     return pairs
 
@@ -150,7 +159,7 @@ def _read(path: pathlib.Path, command: str) -> dict[str, Any]:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UsageError(f"{path} is not a TOML file: {error}") from None
-    methods = "method" if command == "run" else "methods"
+    methods = "methods" if command == "compare" else "method"
     named = {name.replace("-", "_"): value for name, value in content.items()}
     for name in named:
         choose(f"option in {path}", name, [methods, *NAMES])
@@ -192,7 +201,7 @@ def _from_manifest(manifest: Mapping[str, Any], command: str) -> dict[str, Any]:
     return {
         "data": data["source"],
         "label": data["label"],
-        "method" if command == "run" else "methods": methods,
+        "methods" if command == "compare" else "method": methods,
         **named,
         **{name: settings[name] for name in OWN},
         "set": pairs,

@@ -6,6 +6,8 @@ from fedjax_mm.data.dataset import KINDS
 from fedjax_mm.errors import UsageError, choose
 
 ABSOLUTE = 1e-12
+MOST = 2**25
+"""So many numbers are held in float64 at once, where features can be taken apart."""
 RELATIVE = 16 * float(np.finfo(np.float32).eps)
 
 
@@ -40,8 +42,35 @@ def fit(inputs: np.ndarray, kind: str, rows: np.ndarray) -> tuple[np.ndarray, np
     if len(rows) == 0:
         shape = inputs.shape[len(axes) :]
         return np.zeros(shape, np.float32), np.full(shape, 1 / unit, np.float32)
-    values = inputs[rows].astype(np.float64) / unit
-    mean, deviation = values.mean(axis=axes), values.std(axis=axes)
+    mean, deviation = _moments(inputs, rows, axes, unit)
     constant = deviation <= np.maximum(ABSOLUTE, RELATIVE * np.abs(mean))
     scale = 1 / np.where(constant, 1.0, deviation)
     return np.asarray(mean * unit, np.float32), np.asarray(scale / unit, np.float32)
+
+
+def _moments(inputs: np.ndarray, rows: np.ndarray, axes: tuple[int, ...], unit: float) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation over `axes` of the rows, each counted as often as it is named."""
+    weights = None
+    if len(rows) > len(inputs):
+        counts = np.bincount(rows, minlength=len(inputs))
+        rows = np.flatnonzero(counts)
+        weights = counts[rows].astype(np.float64).reshape((-1,) + (1,) * (inputs.ndim - 1))
+    if inputs.ndim != 2:
+        return _moments_of(inputs[rows].astype(np.float64) / unit, axes, weights)
+    # One column alone would be summed in another order.
+    width = max(2, MOST // len(rows))
+    parts = [
+        _moments_of(inputs[rows, start : start + width].astype(np.float64) / unit, axes, weights)
+        for start in range(0, inputs.shape[1], width)
+    ]
+    mean, deviation = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return mean, deviation
+
+
+def _moments_of(values: np.ndarray, axes: tuple[int, ...], weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    if weights is None:
+        return values.mean(axis=axes), values.std(axis=axes)
+    total = weights.sum() * np.prod([values.shape[axis] for axis in axes[1:]])
+    mean = (values * weights).sum(axis=axes) / total
+    centred = np.square(values - mean)
+    return mean, np.sqrt((centred * weights).sum(axis=axes) / total)

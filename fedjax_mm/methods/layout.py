@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_mm.errors import UsageError, choose
+from fedjax_mm.models.fusion import ATTENTION, AttentionSpec
 from fedjax_mm.models.networks import NetworkSpec
 
 SHARES = ("private", "mean")
@@ -23,7 +24,7 @@ class Spec:
         classes: The number of classes C.
         clients: The number of clients K.
         dim: Width d of the shared feature space.
-        fusion: How modality features become one: `sum`, `mean` or `concat`.
+        fusion: How modality features become one: `sum`, `mean`, `concat` or `attention`.
         model: `pool` (an own encoder per client and modality) or `shared` (one per modality).
         head: The network from the fused feature to the C logits.
         rounds: Rounds R of the run.
@@ -44,6 +45,11 @@ class Spec:
     def fused(self) -> int:
         """Width of the fused feature."""
         return self.dim * len(self.modalities) if self.fusion == "concat" else self.dim
+
+    @property
+    def fusion_network(self) -> NetworkSpec | None:
+        """The network that fuses modality features; None where fusing has no parameters."""
+        return AttentionSpec(self.dim, self.dim) if self.fusion == ATTENTION else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +118,8 @@ class Layout:
     """A method's modules and schedule.
 
     Attributes:
-        modules: Name -> module. `encoders` is the one that exists per modality.
+        modules: Name -> module. `encoders` is the one that exists per modality. `fusion`, where fusing has parameters,
+            may be left out: see `with_fusion`.
         stages: The schedule.
         views: Parameter sets the encoders run with besides `current`: `download` (as received this round) and
             `previous` (as the client last finished; as received, before it ever did).
@@ -169,6 +176,46 @@ class Upload(NamedTuple):
     state: Any = {}  # noqa: RUF012
 
 
-def shared_model(spec: Spec, *, encoders: str, head: str) -> Layout:
-    """The plain layout: encoders and one head, each with its share."""
-    return Layout({"encoders": Module(None, share=encoders), "head": Module(spec.head, share=head)})
+def shared_model(spec: Spec, *, encoders: str, head: str, fusion: str | None = None) -> Layout:
+    """The plain layout: encoders, one head and, where it has parameters, the fusion, each with its share.
+
+    Args:
+        spec: The federation.
+        encoders: Share of the encoders.
+        head: Share of the head.
+        fusion: Share of the fusion; None for the head's.
+
+    Returns:
+        The layout.
+    """
+    modules = {"encoders": Module(None, share=encoders), "head": Module(spec.head, share=head)}
+    if fusion is not None and spec.fusion_network is not None:
+        modules["fusion"] = Module(spec.fusion_network, share=fusion)
+    return Layout(modules)
+
+
+def with_fusion(layout: Layout, spec: Spec) -> Layout:
+    """The layout with a module `fusion`, where fusing has parameters and the layout names none.
+
+    It goes with the head: same share, weight and optimiser group, and it learns in the phases in which the head does.
+    Where there is no module `head`, it goes with the encoders.
+
+    Args:
+        layout: A method's layout.
+        spec: The federation.
+
+    Returns:
+        The layout.
+    """
+    if spec.fusion_network is None or "fusion" in layout.modules:
+        return layout
+    leader = "head" if "head" in layout.modules else "encoders"
+    fusion = dataclasses.replace(layout.modules[leader], network=spec.fusion_network)
+
+    def joined(phase: Phase) -> Phase:
+        if phase.train is None or leader not in phase.train:
+            return phase
+        return dataclasses.replace(phase, train=(*phase.train, "fusion"))
+
+    stages = [dataclasses.replace(stage, phases=tuple(map(joined, stage.phases))) for stage in layout.stages]
+    return dataclasses.replace(layout, modules={**layout.modules, "fusion": fusion}, stages=tuple(stages))

@@ -13,10 +13,18 @@ Array = jax.Array
 
 
 class DNN(nnx.Module):
-    """Flatten, then Linear(-BatchNorm)-ReLU per width, then Linear to d."""
+    """Flatten, then Linear(-BatchNorm)-ReLU per width, then Linear to d; with `activate` a ReLU after that one too."""
 
     def __init__(
-        self, features: int, widths: tuple[int, ...], dim: int, *, dtype: Any, rngs: nnx.Rngs, normalise: bool = False
+        self,
+        features: int,
+        widths: tuple[int, ...],
+        dim: int,
+        *,
+        dtype: Any,
+        rngs: nnx.Rngs,
+        normalise: bool = False,
+        activate: bool = False,
     ):
         sizes = (features, *widths)
         # A bias in front of BatchNorm has no gradient but rounding, which an adaptive optimiser would magnify.
@@ -26,6 +34,7 @@ class DNN(nnx.Module):
         )
         self.norms = nnx.List(MaskedBatchNorm(width, dtype=dtype) for width in widths if normalise)
         self.last = linear(sizes[-1], dim, dtype=dtype, rngs=rngs)
+        self.activate = activate
 
     def __call__(self, x: Array, *, mask: Array, key: Array, train: bool) -> Array:
         """Features `[B, d]` of inputs `[B, *shape]`; rows where `mask` `[B]` is False do not influence the others."""
@@ -35,4 +44,5 @@ class DNN(nnx.Module):
             if self.norms:
                 x = self.norms[position](x, mask=mask, train=train)
             x = jax.nn.relu(x)
-        return self.last(x)
+        x = self.last(x)
+        return jax.nn.relu(x) if self.activate else x

@@ -1,4 +1,4 @@
-"""Encoders: from one modality's input to a feature of d dimensions (MFedPBA, Table 4)."""
+"""Encoders: from one modality's input to a feature of d dimensions (MFedPBA, Table 4; Flux's for sensor windows)."""
 
 import dataclasses
 import math
@@ -10,14 +10,15 @@ from fedjax_mm.models.cnn import CNN1D, CNN2D, TextCNN
 from fedjax_mm.models.dnn import DNN
 from fedjax_mm.models.embedding import WIDTH, Embedded
 from fedjax_mm.models.residual import ResModel
+from fedjax_mm.models.sensing import Sensing
 
 POOL = ("dnn", "cnn1d", "cnn2d", "textcnn", "resmodel")
-ENCODERS = (*POOL, "dnn_bn")
+ENCODERS = (*POOL, "dnn_bn", "mlp", "sensing")
 SUITED = {
     "image": ("dnn", "cnn2d"),
     "language": ("dnn", "cnn1d", "textcnn"),
     "audio": ("dnn", "cnn1d", "resmodel"),
-    "time-series": ("dnn", "cnn1d", "resmodel"),
+    "time-series": ("dnn", "cnn1d", "resmodel", "sensing"),
     "vector": ("dnn", "cnn1d", "resmodel"),
 }
 
@@ -27,9 +28,11 @@ class EncoderSpec:
     """An encoder's architecture. Equal specs form a bucket.
 
     Attributes:
-        kind: One of `ENCODERS`; `dnn_bn` is `dnn` with BatchNorm after each hidden layer.
+        kind: One of `ENCODERS`; `dnn_bn` is `dnn` with BatchNorm after each hidden layer, `mlp` is `dnn` with a ReLU
+            after the last layer too, so that with a linear head it is a plain multilayer perceptron; `sensing`: Flux's.
         shape: Shape of one input.
-        widths: Hidden widths, in order; as many as the repeated groups of the kind.
+        widths: Hidden widths, in order; as many as the repeated groups of the kind. May be empty; so it is for
+            `sensing`, which has its own.
         dim: Width d of the feature.
         vocabulary: For inputs that are ids: they are below it. 0 for numbers.
     """
@@ -53,9 +56,11 @@ class EncoderSpec:
                 encoder = TextCNN(shape, *sizes, dtype=dtype, rngs=rngs)
             case "resmodel":
                 encoder = ResModel(math.prod(shape), *sizes, dtype=dtype, rngs=rngs)
+            case "sensing":
+                encoder = Sensing(shape, self.dim, dtype=dtype, rngs=rngs)
             case _:
-                normalise = self.kind == "dnn_bn"
-                encoder = DNN(math.prod(shape), *sizes, dtype=dtype, rngs=rngs, normalise=normalise)
+                options = {"normalise": self.kind == "dnn_bn", "activate": self.kind == "mlp"}
+                encoder = DNN(math.prod(shape), *sizes, dtype=dtype, rngs=rngs, **options)
         return Embedded(self.vocabulary, encoder, dtype=dtype, rngs=rngs) if self.vocabulary else encoder
 
     def __str__(self) -> str:
@@ -64,7 +69,7 @@ class EncoderSpec:
 
 
 def applicable(data_kind: str, shape: tuple[int, ...], *, text: bool) -> tuple[str, ...]:
-    """The kinds of encoder that apply to a modality (Table 4; `vector`, numbers of any origin, is ours).
+    """The kinds of encoder that apply to a modality (Table 4; `vector`, `dnn_bn`, `mlp` are ours, `sensing` Flux's).
 
     Args:
         data_kind: One of `fedjax_mm.data.KINDS`.
@@ -74,5 +79,5 @@ def applicable(data_kind: str, shape: tuple[int, ...], *, text: bool) -> tuple[s
     Returns:
         Some of `ENCODERS`, in their order: no image encoder for images stored as vectors, no BatchNorm on ids.
     """
-    suited = (*SUITED[data_kind], *(() if text else ("dnn_bn",)))
+    suited = (*SUITED[data_kind], *(() if text else ("dnn_bn",)), "mlp")
     return tuple(kind for kind in ENCODERS if kind in suited and (kind != "cnn2d" or len(shape) >= 2))

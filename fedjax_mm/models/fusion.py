@@ -1,12 +1,17 @@
 """Fusion: from a sample's modality features to one feature."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
+
+from fedjax_mm.models.layers import linear
 
 Array = jax.Array
+ATTENTION = "attention"
 
 
 def fuse_sum(params: Any, features: Array, observed: Array) -> Array:
@@ -40,3 +45,56 @@ FUSIONS: dict[str, Callable[[Any, Array, Array], Array]] = {
     "mean": fuse_mean,
     "concat": fuse_concat,
 }
+"""Fusions without parameters."""
+FUSION_NAMES = (*FUSIONS, ATTENTION)
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionSpec:
+    """Additive attention over modalities (Bahdanau et al. 2015; the fusion module of Flux, F).
+
+    Attributes:
+        features: Width d of the features.
+        hidden: Width of the score's hidden layer.
+    """
+
+    features: int
+    hidden: int
+
+    def build(self, rngs: nnx.Rngs, dtype: Any) -> nnx.Module:
+        """A fresh module."""
+        return Attention(self.features, self.hidden, dtype=dtype, rngs=rngs)
+
+    def __str__(self) -> str:
+        return f"attention {self.features}-{self.hidden}"
+
+
+class Attention(nnx.Module):
+    """sum_m a_m h_m with a the softmax, over the observed modalities, of v . tanh(W h_m + b)."""
+
+    def __init__(self, features: int, hidden: int, *, dtype: Any, rngs: nnx.Rngs):
+        self.hidden = linear(features, hidden, dtype=dtype, rngs=rngs)
+        self.score = linear(hidden, 1, dtype=dtype, rngs=rngs, bias=False)
+
+    def __call__(self, features: Array, observed: Array) -> Array:
+        """Fused features `[B, d]`; arguments as `fuse_sum`."""
+        features = jnp.where(observed[..., None], features, 0)
+        scores = self.score(jnp.tanh(self.hidden(features)))[..., 0]
+        return jnp.sum(masked_softmax(scores, observed)[..., None] * features, axis=0)
+
+
+def masked_softmax(scores: Array, mask: Array) -> Array:
+    """Softmax over the leading axis, of the unmasked entries.
+
+    Args:
+        scores: Floating `[M, ...]`; may be anything where masked.
+        mask: Bool of the same shape.
+
+    Returns:
+        Same shape; 0 where masked, so all 0 where everything is.
+    """
+    # The largest entry becomes exp(0), so whatever is not empty sums to at least 1.
+    top = jnp.max(jax.lax.stop_gradient(scores), axis=0, where=mask, initial=-jnp.inf)
+    shares = jnp.where(mask, jnp.exp(jnp.where(mask, scores - top, 0)), 0)
+    total = jnp.sum(shares, axis=0)
+    return shares / jnp.where(total > 0, total, 1)

@@ -40,6 +40,25 @@ def linear(before: int, after: int, *, dtype: Any, rngs: nnx.Rngs, bias: bool = 
     )
 
 
+def dropout(x: Array, rate: float, key: Array) -> Array:
+    """Sets entries to 0 with probability `rate` and scales the others so that the mean stays.
+
+    Which entries of a row are dropped does not depend on how many rows follow it.
+
+    Args:
+        x: `[B, ...]`, floating.
+        rate: In [0, 1); rounded to a multiple of 2^-16, for which random numbers of 16 bits suffice.
+        key: A key.
+
+    Returns:
+        As `x`.
+    """
+    size, dropped = math.prod(x.shape[1:]), round(rate * 2**16)
+    words = jax.random.bits(key, (x.shape[0], -(-size // 2)), jnp.uint32)
+    draws = jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(x.shape[0], -1)[:, :size].reshape(x.shape)
+    return jnp.where(draws >= dropped, x * (2**16 / (2**16 - dropped)), 0)
+
+
 class MaskedBatchNorm(nnx.Module):
     """BatchNorm over the unmasked rows of a batch.
 

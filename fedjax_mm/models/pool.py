@@ -13,6 +13,8 @@ DEPTHS = (2, 3, 4, 5)
 WIDTHS = (64, 96, 128)
 SMALLEST = 32
 SHARED_WIDTHS = (128, 64)
+OF_ONE_SHAPE = ("sensing",)
+"""Kinds that are what they are: no depth or width is drawn for them or may be given."""
 
 
 def draw_encoder(
@@ -25,6 +27,7 @@ def draw_encoder(
     modality: int,
     vocabulary: int = 0,
     pool_size: int | None = None,
+    widths: Sequence[tuple[int, ...]] | None = None,
 ) -> EncoderSpec:
     """Draws one client's encoder for one modality (MFedPBA, Appendix C.2).
 
@@ -41,38 +44,55 @@ def draw_encoder(
         vocabulary: As in `EncoderSpec`.
         pool_size: None: any architecture may be drawn. Else one of so many distinct ones (or of all, if there are no
             more), which are drawn for the modality, whatever its clients.
+        widths: Hidden widths to draw from, each as likely, in place of depth, width and halving; None for these.
 
     Returns:
         The architecture.
     """
     rng = generator(split_seed, "architecture", client, modality)
     if pool_size is None:
-        kind, widths = _draw(rng, kinds)
-        return EncoderSpec(kind, shape, widths, dim, vocabulary)
-    pool = _distinct(tuple(kinds), pool_size, split_seed, modality)
-    kind, widths = pool[int(rng.integers(len(pool)))]
-    return EncoderSpec(kind, shape, widths, dim, vocabulary)
+        kind, hidden = _draw(rng, kinds, widths)
+    else:
+        pool = _distinct(tuple(kinds), None if widths is None else tuple(widths), pool_size, split_seed, modality)
+        kind, hidden = pool[int(rng.integers(len(pool)))]
+    return EncoderSpec(kind, shape, hidden, dim, vocabulary)
 
 
-def shared_encoder(shape: tuple[int, ...], dim: int, *, kind: str, vocabulary: int = 0) -> EncoderSpec:
-    """The encoder all clients use for a modality of this shape."""
-    return EncoderSpec(kind, shape, SHARED_WIDTHS, dim, vocabulary)
+def shared_encoder(
+    shape: tuple[int, ...],
+    dim: int,
+    *,
+    kind: str,
+    vocabulary: int = 0,
+    widths: Sequence[tuple[int, ...]] | None = None,
+) -> EncoderSpec:
+    """The encoder all clients use for a modality of this shape, with the first of `widths` if they are given."""
+    hidden = SHARED_WIDTHS if widths is None else widths[0]
+    return EncoderSpec(kind, shape, () if kind in OF_ONE_SHAPE else hidden, dim, vocabulary)
 
 
 @functools.cache
 def _distinct(
-    kinds: tuple[str, ...], size: int, split_seed: int, modality: int
+    kinds: tuple[str, ...], widths: tuple[tuple[int, ...], ...] | None, size: int, split_seed: int, modality: int
 ) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    possible = {_widths(*choice) for choice in itertools.product(DEPTHS, WIDTHS, (False, True))}
+    drawn = (_widths(*choice) for choice in itertools.product(DEPTHS, WIDTHS, (False, True)))
+    possible = set(drawn if widths is None else widths)
     rng = generator(split_seed, "architectures of a modality", modality)
     found: dict[tuple[str, tuple[int, ...]], None] = {}
-    while len(found) < min(size, len(set(kinds)) * len(possible)):
-        found.setdefault(_draw(rng, kinds))
+    most = sum(1 if kind in OF_ONE_SHAPE else len(possible) for kind in set(kinds))
+    while len(found) < min(size, most):
+        found.setdefault(_draw(rng, kinds, widths))
     return tuple(found)
 
 
-def _draw(rng: np.random.Generator, kinds: Sequence[str]) -> tuple[str, tuple[int, ...]]:
+def _draw(
+    rng: np.random.Generator, kinds: Sequence[str], widths: Sequence[tuple[int, ...]] | None
+) -> tuple[str, tuple[int, ...]]:
     kind = kinds[int(rng.integers(len(kinds)))]
+    if kind in OF_ONE_SHAPE:
+        return kind, ()
+    if widths is not None:
+        return kind, widths[int(rng.integers(len(widths)))]
     depth = DEPTHS[int(rng.integers(len(DEPTHS)))]
     width = WIDTHS[int(rng.integers(len(WIDTHS)))]
     return kind, _widths(depth, width, bool(rng.integers(2)))

@@ -1,20 +1,24 @@
-"""What users call: simulate, compare, resume, rerun."""
+"""What users call: simulate, compare, sweep, resume, rerun."""
 
 import pathlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import jax
 
 from fedjax_mm.data import MultimodalDataset
 from fedjax_mm.errors import RunError, UsageError
 from fedjax_mm.federation import Federation
 from fedjax_mm.methods import Method
 from fedjax_mm.runs import files, manifest
+from fedjax_mm.runs.backend import prepare_backend
 from fedjax_mm.runs.directory import RunDirectory, new_directory, read_manifest
 from fedjax_mm.runs.entries import Methods, make_entries
 from fedjax_mm.runs.execute import Execution
 from fedjax_mm.runs.experiment import EACH, Experiment, prepare
 from fedjax_mm.runs.files import Path
+from fedjax_mm.runs.grid import configurations
 from fedjax_mm.runs.progress import reporting
 from fedjax_mm.runs.run import Run, load_run
 
@@ -88,9 +92,63 @@ def compare(
         raise UsageError(f"split_seed is {split_seed!r}, must be {EACH!r} or left out: federate takes a number")
     if out is not None:
         new_directory(out)
+    prepare_backend(settings.get("devices"))
     everything = isinstance(methods, str) and methods == "all"
     entries = make_entries(methods)
     experiment = prepare(entries, federation, settings, each=split_seed == EACH, optional=everything)
+    for note in experiment.notes:
+        warnings.warn(note, stacklevel=2)
+    return start(experiment, out=out, progress=progress)
+
+
+def sweep(
+    method: str | Method | type[Method],
+    federation: Federation,
+    *,
+    grid: Mapping[str, Sequence[Any]],
+    shard: str | None = None,
+    out: Path | None = None,
+    progress: bool = False,
+    split_seed: str | None = None,
+    **settings: Any,
+) -> Run:
+    """Runs one method with every combination of some options.
+
+    Configurations that differ in numbers only (a method's weights, the learning rate and so on) are trained side by
+    side in one compiled program, like seeds.
+
+    Args:
+        method: As in `simulate`.
+        federation: As in `simulate`.
+        grid: Option of the method, or setting -> its values.
+        shard: `i/n`: only every n-th combination, from the i-th on; i from 1 to n.
+        out: As in `simulate`.
+        progress: As in `simulate`.
+        split_seed: As in `simulate`.
+        **settings: As in `simulate`; `nonfinite` is `skip` unless given: a configuration that diverges must not end
+            the others.
+
+    Returns:
+        One run, whose methods are labelled `option=value+option=value`.
+
+    Raises:
+        UsageError: As in `simulate`; or the grid or the shard is wrong.
+        RunError: As in `simulate`.
+
+    Example:
+        >>> run = sweep("mfedpba", federation, grid={"lambda_fea": [0.01, 0.1], "lr": [0.01, 0.1]})  # doctest: +SKIP
+        >>> run.summary()  # doctest: +SKIP
+    """
+    if split_seed not in (None, EACH):
+        raise UsageError(f"split_seed is {split_seed!r}, must be {EACH!r} or left out: federate takes a number")
+    if out is not None:
+        new_directory(out)
+    prepare_backend(settings.get("devices"))
+    (base,) = make_entries([method])
+    entries = configurations(base, grid, shard)
+    experiment = prepare(
+        entries, federation, {"nonfinite": "skip", **settings}, each=split_seed == EACH, grid=tuple(grid)
+    )
     for note in experiment.notes:
         warnings.warn(note, stacklevel=2)
     return start(experiment, out=out, progress=progress)
@@ -114,6 +172,8 @@ def start(
         UsageError: The directory cannot be made.
         RunError: The run failed.
     """
+    if out is not None and jax.process_count() > 1:
+        raise UsageError("several processes share one simulation: only in memory, leave out the run directory")
     directory = None if out is None else new_directory(out)
     content = manifest.describe(experiment, command)
     if directory is not None:
@@ -149,6 +209,7 @@ def resume(path: Path, *, data: MultimodalDataset | None = None, progress: bool 
         warnings.warn(f"{directory.path} is finished: nothing to do", stacklevel=2)
         directory.write_tables(finished, settings["select"])
         return load_run(directory.path, data=data)
+    manifest.provide_devices(content)
     for change in manifest.changes(content):
         warnings.warn(f"{directory.path}: {change}; results may differ in their last bits", stacklevel=2)
     experiment = manifest.restore(content, data)

@@ -1,12 +1,11 @@
 """What a method costs: bytes, parameters, work, time, memory and padding."""
 
 import dataclasses
-import resource
-import sys
 from typing import Any
 
 import numpy as np
 
+from fedjax_mm.process import peak_memory
 from fedjax_mm.runs.records import MethodRecord
 from fedjax_mm.simulation.costs import module_bytes
 from fedjax_mm.simulation.engine import Block, Engine
@@ -21,11 +20,13 @@ class Clock:
         compile_seconds: Compiling.
         run_seconds: Running compiled blocks, evaluations included.
         rounds_run: Rounds run; above the run's rounds where an interrupted block was run again.
+        program_bytes: The most a compiled program needed on a device: arguments, results and temporaries.
     """
 
     compile_seconds: float = 0.0
     run_seconds: float = 0.0
     rounds_run: int = 0
+    program_bytes: int = 0
 
     def add(self, block: Block) -> "Clock":
         """The time with one more block."""
@@ -33,6 +34,7 @@ class Clock:
             self.compile_seconds + block.compile_seconds,
             self.run_seconds + block.run_seconds,
             self.rounds_run + len(block.rounds),
+            max(self.program_bytes, block.program_bytes),
         )
 
 
@@ -42,25 +44,39 @@ def fixed_costs(engine: Engine) -> dict[str, float]:
     Returns:
         `parameters_per_client`: mean over clients and seeds of all networks a client runs. `flops_per_round_estimate`:
         local training of one seed's cohort, 6 operations per parameter and sample (forward 2, backward 4).
+        `samples_per_round`: training samples that one seed's cohort goes through, epochs counted, on average.
         `padding_share`: the share in [0, 1] of the batch positions computed in local training that hold no sample.
     """
     return {
         "parameters_per_client": float(parameters(engine).mean()),
         "flops_per_round_estimate": float(work(engine).mean() * engine.context.cohort),
+        "samples_per_round": float(engine.population.train_sizes().mean() * engine.context.cohort * _epochs(engine)),
         "padding_share": padding(engine),
     }
 
 
-def running_costs(record: MethodRecord, clock: Clock) -> dict[str, Any]:
+def _epochs(engine: Engine) -> float:
+    """Passes over a client's data in a round, on average over the rounds."""
+    default = engine.context.spec.epochs
+    passes = [
+        (stage.rounds or 0) * sum(default if phase.epochs is None else phase.epochs for phase in stage.phases)
+        for stage in engine.stages
+    ]
+    return sum(passes) / sum(stage.rounds or 0 for stage in engine.stages)
+
+
+def running_costs(record: MethodRecord, clock: Clock, samples: float) -> dict[str, Any]:
     """The costs of one method so far.
 
     Args:
         record: What it has recorded.
         clock: The time it took.
+        samples: `samples_per_round`.
 
     Returns:
         `bytes_up_per_client_and_round`, `bytes_down_per_client_and_round`: means over rounds, seeds and the clients of
         a cohort, None before the first block. `seconds_per_round`: of all seeds together, without compiling.
+        `samples_per_second`: useful training samples, padding left out, of all seeds.
         `peak_memory_bytes`: of the process so far. And the fields of `Clock`.
     """
     return {
@@ -68,6 +84,9 @@ def running_costs(record: MethodRecord, clock: Clock) -> dict[str, Any]:
         "bytes_down_per_client_and_round": _mean(record, "bytes_down"),
         **dataclasses.asdict(clock),
         "seconds_per_round": clock.run_seconds / clock.rounds_run if clock.rounds_run else None,
+        "samples_per_second": samples * len(record.seeds) * clock.rounds_run / clock.run_seconds
+        if clock.rounds_run
+        else None,
         "peak_memory_bytes": peak_memory(),
     }
 
@@ -112,7 +131,7 @@ def padding(engine: Engine) -> float:
     Lane after lane, a client pays for its own last batch; in lockstep every lane of the plan pays for the longest
     client, absent ones too.
     """
-    context, n = engine.context, engine.population.train_sizes().astype(np.int64)
+    context, n = engine.context, engine.population.train_sizes().reshape(-1).astype(np.int64)
     batch = context.settings.batch or 1
     used = n // batch * batch if context.settings.drop_last else n
     steps = -(-used // batch)
@@ -121,9 +140,3 @@ def padding(engine: Engine) -> float:
     if isinstance(engine.executor, Lockstep):
         lanes = sum(steps[plan.members].max() * plan.size for plan in engine.executor.plans)
     return float(1 - used.sum() * share / (lanes * batch)) if lanes else 0.0
-
-
-def peak_memory() -> int:
-    """The largest memory this process has used so far, in bytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

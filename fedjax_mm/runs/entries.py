@@ -30,12 +30,16 @@ class Entry:
         source: What `methods.find` finds its class by.
         method: The method with its options.
         executor: The executor an earlier run chose for it, which is to be repeated; None to choose.
+        devices: The devices it ran on, likewise.
+        training: Settings of its own, in place of the run's.
     """
 
     label: str
     source: str
     method: Method
     executor: str | None = None
+    devices: int | None = None
+    training: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def options(self) -> dict[str, Any]:

@@ -40,6 +40,7 @@ class Experiment:
         entries: The methods, in order.
         engines: Label -> engine.
         notes: What was replaced or left out, and why.
+        grid: The options that vary, where the methods are the configurations of a grid.
     """
 
     federations: tuple[Federation, ...]
@@ -48,13 +49,16 @@ class Experiment:
     entries: tuple[Entry, ...]
     engines: Mapping[str, Engine]
     notes: tuple[str, ...]
+    grid: tuple[str, ...] | None = None
 
     def fingerprint(self, entry: Entry) -> dict[str, Any]:
         """What must be equal for a method's checkpoints to be gone on with; JSON-ready."""
+        engine = self.engines[entry.label]
+        placed = {"executor": engine.executor_name, "devices": engine.devices}
         return {
             "data": self.federations[0].data.sha256,
             "federations": [digest(federation) for federation in distinct(self.federations)],
-            "settings": settings_json(self.settings) | {"executor": self.engines[entry.label].executor_name},
+            "settings": settings_json(engine.context.settings) | placed,
             "method": entry.method.name,
             "options": entry.options,
         }
@@ -102,6 +106,7 @@ def prepare(
     each: bool = False,
     optional: bool = False,
     notes: Sequence[str] = (),
+    grid: Sequence[str] | None = None,
 ) -> Experiment:
     """Checks everything that can be without compiling.
 
@@ -112,6 +117,7 @@ def prepare(
         each: Draw partition, masks and architectures anew for each seed, with the seed as split seed.
         optional: Whether a method that does not suit is left out, with the reason, instead of refused.
         notes: What is already known to be left out.
+        grid: As in `Experiment`.
 
     Returns:
         The experiment.
@@ -127,7 +133,8 @@ def prepare(
         population = build_population(settings.seeds, federations)
         for entry in entries:
             try:
-                engines[entry.label] = _engine(entry, population, settings, engines.values())
+                own = make_settings({**given, **entry.training}, federation) if entry.training else settings
+                engines[entry.label] = _engine(entry, population, own, engines.values())
             except UsageError as error:
                 if not optional:
                     raise
@@ -135,7 +142,8 @@ def prepare(
     kept = tuple(entry for entry in entries if entry.label in engines)
     if not kept:
         raise UsageError(f"no method is left to run: {'; '.join([*changes, *left_out])}")
-    return Experiment(federations, each, settings, kept, engines, (*notes, *changes, *left_out))
+    notes = (*notes, *changes, *left_out)
+    return Experiment(federations, each, settings, kept, engines, notes, None if grid is None else tuple(grid))
 
 
 def _of_seed(federation: Federation, seed: int) -> Federation:
@@ -146,8 +154,9 @@ def _of_seed(federation: Federation, seed: int) -> Federation:
 
 def _engine(entry: Entry, population: Population, settings: Settings, others: Collection[Engine]) -> Engine:
     try:
-        executor = entry.executor or settings.executor
-        return build_engine(entry.method, population, dataclasses.replace(settings, executor=executor), others)
+        executor, devices = entry.executor or settings.executor, entry.devices or settings.devices
+        placed = dataclasses.replace(settings, executor=executor, devices=devices)
+        return build_engine(entry.method, population, placed, others)
     except (UsageError, RunError):
         raise
     except Exception as error:

@@ -16,6 +16,8 @@ import fedjax_mm
 from fedjax_mm.data import MultimodalDataset, load_data
 from fedjax_mm.errors import RunError, UsageError
 from fedjax_mm.federation import federate
+from fedjax_mm.runs import options
+from fedjax_mm.runs.backend import prepare_backend
 from fedjax_mm.runs.entries import Entry, with_options
 from fedjax_mm.runs.experiment import EACH, Experiment, digest, distinct, prepare, settings_json
 
@@ -57,6 +59,7 @@ def describe(experiment: Experiment, command: Sequence[str]) -> dict[str, Any]:
         },
         "settings": settings_json(experiment.settings),
         "methods": {entry.label: _method(experiment, entry) for entry in experiment.entries},
+        "grid": None if experiment.grid is None else list(experiment.grid),
         "notes": list(experiment.notes),
         "devices": {
             "backend": jax.default_backend(),
@@ -78,9 +81,11 @@ def _method(experiment: Experiment, entry: Entry) -> dict[str, Any]:
         "sha256": entry.source_digest(),
         "name": entry.method.name,
         "options": entry.options,
+        "training": {name: options.as_json(value) for name, value in entry.training.items()},
         "kind": entry.method.kind,
         "predictors": list(engine.predictors),
         "executor": engine.executor_name,
+        "devices": engine.devices,
         "executor_reason": "as in the manifest given" if entry.executor else engine.reason,
     }
 
@@ -89,6 +94,18 @@ def versions() -> dict[str, str]:
     """The versions of Python, of this package and of what it computes with."""
     found = {"python": platform.python_version(), "fedjax_mm": fedjax_mm.__version__}
     return found | {package: metadata.version(package) for package in PACKAGES}
+
+
+def provide_devices(manifest: Mapping[str, Any]) -> None:
+    """Makes as many devices as the run had, where JAX has not been used yet.
+
+    Raises:
+        RunError: The manifest lacks them.
+    """
+    try:
+        prepare_backend(max(entry["devices"] for entry in manifest["methods"].values()))
+    except KeyError as error:
+        raise RunError(f"the manifest is damaged: it lacks {error}") from error
 
 
 def changes(manifest: Mapping[str, Any]) -> list[str]:
@@ -114,17 +131,27 @@ def restore(manifest: Mapping[str, Any], data: MultimodalDataset | None = None) 
         RunError: The manifest lacks something.
     """
     try:
+        provide_devices(manifest)
         data = _data(manifest["data"], data)
         settings, methods = dict(manifest["settings"]), manifest["methods"]
         given = {name: manifest["federation"][name] for name in FEDERATION_OPTIONS}
         each = given["split_seed"] == EACH
         given["split_seed"] = settings["seeds"][0] if each else given["split_seed"]
         entries = [
-            Entry(label, entry["source"], with_options(entry["source"], entry["options"]), entry["executor"])
+            Entry(
+                label,
+                entry["source"],
+                with_options(entry["source"], entry["options"]),
+                entry["executor"],
+                entry["devices"],
+                entry["training"],
+            )
             for label, entry in methods.items()
         ]
         _warn_of_changes(entries, methods)
-        experiment = prepare(entries, federate(data, **given), settings, each=each, notes=manifest["notes"])
+        experiment = prepare(
+            entries, federate(data, **given), settings, each=each, notes=manifest["notes"], grid=manifest["grid"]
+        )
         expected = manifest["federation"]["sha256"]
     except KeyError as error:
         raise RunError(f"the manifest is damaged: it lacks {error}") from error

@@ -26,7 +26,8 @@ def convert(value: Any, kind: Any, what: str) -> Any:
     """Brings a value to its declared type.
 
     Args:
-        value: A Python or NumPy value, or the text of one: `true` or `false`, a number, `none`, `a,b` for a tuple.
+        value: A Python or NumPy value, or the text of one: `true` or `false`, a number, `none`, `a,b` for a tuple,
+            `a-b,c` for a tuple of tuples (`none` for an empty one within).
         kind: `bool`, `int`, `float`, `str`, None, a union or a tuple of these; any other type is not checked.
         what: The option, for the message.
 
@@ -47,23 +48,33 @@ def describe(kind: Any) -> str:
     if typing.get_origin(kind) in UNIONS:
         return " or ".join(describe(part) for part in typing.get_args(kind))
     if typing.get_origin(kind) is tuple:
-        return f"a list, each {describe(typing.get_args(kind)[0])}"
+        entry = typing.get_args(kind)[0]
+        if typing.get_origin(entry) is tuple:
+            return f"a list, each {describe(typing.get_args(entry)[0])}, several joined by -, or none"
+        return f"a list, each {describe(entry)}"
     return KINDS.get(kind, getattr(kind, "__name__", str(kind)))
 
 
-def _convert(value: Any, kind: Any) -> Any:
+def _convert(value: Any, kind: Any, *, within: bool = False) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     if typing.get_origin(kind) in UNIONS:
         return _first(value, typing.get_args(kind))
     if typing.get_origin(kind) is tuple:
-        entries = [part for part in value.split(",") if part] if isinstance(value, str) else value
+        entries = _split(value, within) if isinstance(value, str) else value
         if not isinstance(entries, list | tuple):
             raise ValueError
-        return tuple(_convert(entry, typing.get_args(kind)[0]) for entry in entries)
+        return tuple(_convert(entry, typing.get_args(kind)[0], within=True) for entry in entries)
     if kind not in KINDS or (kind is str and isinstance(value, str)):
         return value
     return _parse(value.strip(), kind) if isinstance(value, str) else _conform(value, kind)
+
+
+def _split(text: str, within: bool) -> list[str]:
+    """The entries of a list in a text; within another list they are joined by -, and `none` is the empty one."""
+    if within:
+        return [] if text.strip() == "none" else text.split("-")
+    return [part for part in text.split(",") if part]
 
 
 def _first(value: Any, kinds: tuple[Any, ...]) -> Any:

@@ -102,8 +102,7 @@ def absorb(
     Returns:
         The round with these lanes.
     """
-    crowd = outcome.crowd
-    ok = crowd.active & jnp.all(jnp.stack(list(outcome.finite.values())), axis=0)
+    crowd, ok = outcome.crowd, outcome.ok
     state = progress.state
     stores, sums = _add_networks(context, plan, world, progress, outcome, ok)
     slot = jnp.where(ok, position[crowd.lanes], progress.heard.shape[0])
@@ -136,6 +135,20 @@ def absorb(
             for total, count in zip(progress.received_rows, _present(crowd.download, plan.size), strict=True)
         ],
     )
+
+
+def combine(progress: Progress, axis: str | None) -> Progress:
+    """Adds up what the devices of a mesh axis have each summed over their lanes; state and marks stay as they are."""
+    if axis is None:
+        return progress
+
+    def total(leaf: Array) -> Array:
+        if leaf.dtype == jnp.bool_:
+            return jax.lax.psum(leaf.astype(jnp.int32), axis) > 0
+        return jax.lax.psum(leaf, axis)
+
+    theirs = ("sums", "extra", "stack", "heard", "terms", "sent_rows", "received_rows")
+    return progress._replace(**{name: jax.tree.map(total, getattr(progress, name)) for name in theirs})
 
 
 def finish(context: Context, progress: Progress) -> Slots:
@@ -188,7 +201,10 @@ def _add_networks(
             weights = jnp.where(ok[bucket.lanes], _weights(context, name, bucket, outcome), 0)
             for part in PARTS:
                 if not store.shared(part):
-                    kept[part] = put(world, name, part, bucket, lanes, ok, values[part], kept[part])
+                    # Of lanes that do not count these are the old ones already.
+                    all_of_it = part in bucket.whole
+                    old, new = kept[part], values[part]
+                    kept[part] = new if all_of_it else put(world, name, part, bucket, lanes, ok, new, old)
                 elif part in added:
                     rows = slot_rows(world, name, part, bucket, lanes) if plan.seeds is None else bucket.rows[part]
                     added[part] = _add_by_row(added[part], values[part], weights, rows)
@@ -207,7 +223,7 @@ def _add_by_row(sums: tuple[Tree, Array], values: Tree, weights: Array, rows: Ar
     """Adds weighted slots to their rows, in slot order.
 
     Rows known in advance are reduced over a table of each row's slots: unlike a scatter this is deterministic on every
-    backend. Rows picked at run time belong to one lane and are all different.
+    backend. Rows picked at run time are scattered; they are all different unless several lanes step at once.
     """
     total, weight = sums
     if isinstance(rows, np.ndarray):

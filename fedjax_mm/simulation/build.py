@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_mm.errors import UsageError
-from fedjax_mm.methods.layout import Layout, Spec
+from fedjax_mm.methods.layout import Layout, Spec, with_fusion
 from fedjax_mm.methods.method import Method, stages_of
 from fedjax_mm.models import networks
 from fedjax_mm.models.fusion import FUSIONS
@@ -53,7 +53,7 @@ def build_context(method: Method, population: Population, settings: Settings) ->
         raise UsageError(f"{type(method).__name__} is not a pytree: put @fedjax_mm.methods.method above the class")
     spec = build_spec(population, settings)
     method.check(spec)
-    layout = method.layout(spec)
+    layout = with_fusion(method.layout(spec), spec)
     stores = build_stores(layout, population, settings)
     _check(method, layout, stores, spec, settings)
     return Context(
@@ -66,6 +66,7 @@ def build_context(method: Method, population: Population, settings: Settings) ->
         modalities=spec.modalities,
         seeds=len(population.seeds),
         clients=population.clients,
+        everyone=population.clients,
         cohort=settings.cohort(population.clients),
     )
 
@@ -177,7 +178,7 @@ def _network_functions(layout: Layout, spec: Spec, settings: Settings) -> dict[s
     def run(network: Any, params: Tree, *inputs: Array) -> Array:
         return networks.apply(network, params, {}, *inputs, dtype=settings.dtype)[0]
 
-    functions: dict[str, Callable[..., Array]] = {"fusion": FUSIONS[spec.fusion]}
+    functions: dict[str, Callable[..., Array]] = {"fusion": FUSIONS[spec.fusion]} if spec.fusion in FUSIONS else {}
     for name, module in layout.modules.items():
         if module.network is not None:
             functions[name] = functools.partial(run, module.network)

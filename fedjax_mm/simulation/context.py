@@ -34,8 +34,10 @@ class Context:
         networks: Module name -> pure function `(params, *inputs) -> output`, for modules per lane; and `fusion`.
         modalities: The M modality names.
         seeds: The number of seeds S.
-        clients: The number of clients K.
+        clients: The number of clients per seed, padding included, that are lanes here.
+        everyone: The number of clients K of the federation; padding has this id.
         cohort: The number of clients in a round.
+        axis: Name of the mesh axis over which a seed's clients are divided among devices; None if they are all here.
     """
 
     method: Method
@@ -47,7 +49,9 @@ class Context:
     modalities: tuple[str, ...]
     seeds: int
     clients: int
+    everyone: int
     cohort: int
+    axis: str | None = None
 
     @property
     def lane_modules(self) -> tuple[str, ...]:
@@ -96,6 +100,18 @@ class State(NamedTuple):
 def select(mask: Array, new: Tree, old: Tree) -> Tree:
     """Per leaf and entry of the leading axis: `new` where `mask` `[n]`, else `old`."""
     return jax.tree.map(lambda a, b: jnp.where(mask.reshape((-1,) + (1,) * (a.ndim - 1)), a, b), new, old)
+
+
+def zip_parts(prefix: Tree, *trees: Tree) -> list[tuple[Any, ...]]:
+    """The leaves of a prefix, each with what the trees have in its place."""
+    leaves, structure = jax.tree.flatten(prefix)
+    return list(zip(leaves, *(structure.flatten_up_to(tree) for tree in trees), strict=True))
+
+
+def map_parts(function: Callable[..., Tree], prefix: Tree, *trees: Tree) -> Tree:
+    """A tree with `function(leaf, parts of the trees...)` in the place of each leaf of the prefix."""
+    results = [function(*parts) for parts in zip_parts(prefix, *trees)]
+    return jax.tree.unflatten(jax.tree.structure(prefix), results)
 
 
 def slot_rows(world: World, module: str, part: str, bucket: PlanBucket, lanes: Array) -> Array:

@@ -20,11 +20,12 @@ from fedjax_mm.simulation.context import Context, State, World
 from fedjax_mm.simulation.costs import Exchange, exchange
 from fedjax_mm.simulation.evaluate import Counts, Evaluator
 from fedjax_mm.simulation.executors import Debug, Executor
-from fedjax_mm.simulation.placement import choose_executor, make_executor
+from fedjax_mm.simulation.placement import choose_division, choose_executor, make_executor
 from fedjax_mm.simulation.population import Population
 from fedjax_mm.simulation.prediction import predictor_names, scores_of
 from fedjax_mm.simulation.rounds import Record, Round
-from fedjax_mm.simulation.settings import Settings
+from fedjax_mm.simulation.settings import Settings, structure
+from fedjax_mm.simulation.shards import Shards, make_shards
 
 Array = jax.Array
 Tree = Any
@@ -39,6 +40,7 @@ class Block(NamedTuple):
         evaluation: All clients after the last of them.
         compile_seconds: Time spent compiling, 0 if the program was there.
         run_seconds: Time spent running.
+        program_bytes: What the compiled program needs on a device: arguments, results and temporaries; 0 if unknown.
     """
 
     rounds: np.ndarray
@@ -46,6 +48,7 @@ class Block(NamedTuple):
     evaluation: Evaluation
     compile_seconds: float
     run_seconds: float
+    program_bytes: int
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -56,9 +59,11 @@ class Engine:
         population: The lanes.
         context: The static side.
         world: The arrays no round changes.
-        executor: How lanes are trained.
+        executor: How lanes are trained; on several devices, each device's.
         reader: How lanes are evaluated.
-        reason: Why this executor.
+        shards: The same divided among devices, if it is.
+        reason: Why this executor and these devices.
+        labels: Configurations trained side by side, each with as many of the seeds; one, the method's name, by default.
         stages: The method's stages, with their lengths.
         rounds: The rounds of each stage.
         predictors: The method's predictors, the primary one first.
@@ -72,22 +77,43 @@ class Engine:
     world: World
     executor: Executor
     reader: Executor
+    shards: Shards | None
     reason: str
     stages: tuple[Stage, ...]
     rounds: tuple[Round, ...]
     predictors: tuple[str, ...]
     upload: tuple[Exchange, ...]
     download: Exchange
+    labels: tuple[str, ...]
     programs: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def executor_name(self) -> str:
         """The executor's name, as an option."""
-        return type(self.executor).__name__.lower()
+        name = type(self.executor).__name__.lower()
+        most = max(plan.size for plan in self.executor.plans)
+        return f"chunk:{most}" if name == "map" and most > 1 else name
+
+    @property
+    def devices(self) -> int:
+        """The number of devices it runs on."""
+        return self.shards.division.devices if self.shards else 1
 
     def initial_state(self) -> State:
-        """The state before the first round."""
+        """The state before the first round, as `run_block` wants it."""
+        return self.placed(self.fresh_state())
+
+    def fresh_state(self) -> State:
+        """The state before the first round, as `gathered` gives it."""
         return initial_state(self.context, self.population, self.world)
+
+    def placed(self, state: State) -> State:
+        """A state as `gathered` gives it, laid where `run_block` wants it."""
+        return self.shards.place(state) if self.shards else state
+
+    def gathered(self, state: State) -> State:
+        """A state as `run_block` gives it, for everything else; it does not depend on the devices."""
+        return self.shards.gather(state) if self.shards else state
 
     def blocks(self, done: int = 0) -> list[tuple[int, int]]:
         """(first round, length) of every block after round `done`; blocks end at evaluations and stage borders."""
@@ -104,7 +130,7 @@ class Engine:
         """Runs rounds `first` to `first + length - 1` and evaluates.
 
         Args:
-            state: The state before them; its buffers are given up.
+            state: The state before them, as `initial_state`, `placed` or this gives it; its buffers are given up.
             first: The first round, from 1.
             length: The number of rounds.
 
@@ -118,20 +144,24 @@ class Engine:
         start = time.perf_counter()
         program = self._program(stage, length, state)
         compiled = time.perf_counter()
-        state, records, counts = jax.block_until_ready(program(self.world, state, jnp.int32(first)))
+        world = self.shards.world if self.shards else self.world
+        state, records, counts = jax.block_until_ready(program(world, state, jnp.int32(first)))
         ended = time.perf_counter()
+        if self.shards:
+            records, counts = self.shards.merge(records, counts)
         records = jax.tree.map(np.asarray, records)
         rounds = np.arange(first, first + length)
         if self.context.settings.nonfinite == "stop":
             self._stop_if_broken(records, np.asarray(counts.broken), rounds)
         evaluation = self._evaluation(int(rounds[-1]), counts)
-        return state, Block(rounds, self._terms(stage, records), evaluation, compiled - start, ended - compiled)
+        terms, needs = self._terms(stage, records), _program_bytes(program)
+        return state, Block(rounds, terms, evaluation, compiled - start, ended - compiled, needs)
 
     def predict(self, state: State, seed: int, client: int, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Scores of one client's networks on new inputs.
 
         Args:
-            state: The state to use.
+            state: The state to use, as `gathered` gives it.
             seed: Position of the seed.
             client: Client id.
             inputs: Modality -> raw inputs `[n, ...]`, for one or more of the client's modalities.
@@ -150,7 +180,9 @@ class Engine:
 
     def _program(self, stage: int, length: int, state: State) -> Any:
         key = (stage, length)
-        if key not in self.programs:
+        if key not in self.programs and self.shards:
+            self.programs[key] = self.shards.program(self.rounds[stage], self.predictors, length, state)
+        elif key not in self.programs:
             evaluator = Evaluator(self.context, self.predictors)
             if isinstance(self.executor, Debug):
                 self.programs[key] = DebugProgram(self.executor, self.reader, self.rounds[stage], evaluator, length)
@@ -164,6 +196,7 @@ class Engine:
 
     def _stop_if_broken(self, records: Record, scores: np.ndarray, rounds: np.ndarray) -> None:
         clients = [(*map(int, np.argwhere(flags)[0]), name) for name, flags in records.broken.items() if flags.any()]
+        seed = 0
         if clients:
             step, lane, name = min(clients)
             seed, client = divmod(lane, self.context.clients)
@@ -176,9 +209,10 @@ class Engine:
             place = f"scores of client {self.population.federations[seed].clients[client]}"
         else:
             return
+        label = self.labels[seed * len(self.labels) // self.context.seeds]
         raise RunError(
-            f"{self.context.method.name}: not finite in round {rounds[step]}: {place} (seed "
-            f"{self.population.seeds[seed]}); a smaller lr or a clip may help, nonfinite=skip goes on without it"
+            f"{label}: not finite in round {rounds[step]}: {place} (seed {self.population.seeds[seed]}); a smaller lr "
+            "or a clip may help, nonfinite=skip goes on without it"
         )
 
     def _terms(self, stage: int, records: Record) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -226,11 +260,20 @@ def build_engine(method: Method, population: Population, settings: Settings, oth
     context = build_context(method, population, settings)
     world = build_world(context, population)
     twin = next((other for other in others if _same_programs(other, population, context, world)), None)
-    if twin is not None:
-        return dataclasses.replace(twin, context=context, world=world)
-    name, reason = choose_executor(context, population)
-    executor = make_executor(name, context, population)
-    reader = make_executor(name, dataclasses.replace(context, cohort=context.clients), population)
+    return assemble(context, world, population) if twin is None else _with_numbers(twin, context, world)
+
+
+def assemble(context: Context, world: World, population: Population) -> Engine:
+    """An engine from its parts: chooses executor and devices, and checks the method's shapes.
+
+    Raises:
+        UsageError: What the method returns does not fit, or the devices asked for are not there.
+    """
+    name, reason = choose_executor(context)
+    sizes = population.train_sizes()
+    division, where = choose_division(context, sizes, name)
+    executor = make_executor(name, context, sizes, _called(population))
+    reader = make_executor(name, dataclasses.replace(context, cohort=context.clients), sizes, _called(population))
     state = state_shapes(context, world)
     plan = executor.plans[0]
     stages = stages_of(context.layout, context.spec)
@@ -241,21 +284,46 @@ def build_engine(method: Method, population: Population, settings: Settings, oth
     for stage in rounds:
         stage.check(plan, world, state)
     outcome = jax.eval_shape(rounds[0].trainer(plan).train, world, state, lanes, active, round_)
+    shards = make_shards(context, world, population, division, name) if division else None
     return Engine(
         population=population,
         context=context,
         world=world,
-        executor=executor,
-        reader=reader,
-        reason=reason,
+        executor=shards.executor if shards else executor,
+        reader=shards.reader if shards else reader,
+        shards=shards,
+        reason=f"{reason}; {where}",
         stages=stages,
-        rounds=rounds,
+        rounds=tuple(Round(shards.context, stage.phases) for stage in stages) if shards else rounds,
         predictors=predictor_names(context, plan, world, state),
         upload=tuple(
             exchange(context, stage.trained, (outcome.upload.mean, outcome.upload.stack), plan.size) for stage in rounds
         ),
         download=exchange(context, context.layout.modules, outcome.crowd.download, plan.size),
+        labels=(context.method.name,),
     )
+
+
+def _program_bytes(program: Any) -> int:
+    if not hasattr(program, "memory_analysis") or (found := program.memory_analysis()) is None:
+        return 0
+    sizes = (found.argument_size_in_bytes, found.output_size_in_bytes, found.temp_size_in_bytes)
+    return int(sum(sizes) - found.alias_size_in_bytes)
+
+
+def _called(population: Population) -> list[str]:
+    """What to call each lane."""
+    return [
+        f"client {client} (seed {seed})"
+        for seed, federation in zip(population.seeds, population.federations, strict=True)
+        for client in federation.clients
+    ]
+
+
+def _with_numbers(engine: Engine, context: Context, world: World) -> Engine:
+    """The engine, programs included, for another method of the same structure."""
+    shards = engine.shards.of(world) if engine.shards else None
+    return dataclasses.replace(engine, context=context, world=world, shards=shards)
 
 
 def _same_programs(engine: Engine, population: Population, context: Context, world: World) -> bool:
@@ -263,7 +331,7 @@ def _same_programs(engine: Engine, population: Population, context: Context, wor
     theirs = engine.context
     return (
         engine.population is population
-        and theirs.settings == context.settings
+        and structure(theirs.settings) == structure(context.settings)
         and theirs.layout == context.layout
         and jax.tree.structure(theirs.method) == jax.tree.structure(context.method)
         and jax.tree.structure(engine.world) == jax.tree.structure(world)

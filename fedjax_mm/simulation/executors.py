@@ -29,7 +29,7 @@ class Lockstep:
         Args:
             advance: What to do.
             carry: What it starts from.
-            cohort: Lanes of the cohort, int32 `[S * cohort]`, seed by seed.
+            cohort: As many lanes of each seed as can be in the cohort, int32 `[S * most]`, seed by seed.
             active: Whether a lane is in the cohort, bool `[L]`.
 
         Returns:
@@ -43,7 +43,13 @@ class Lockstep:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Map:
-    """Lane after lane inside the compiled program, one loop per client shape; absent clients cost nothing."""
+    """Some lanes after others inside the compiled program, one loop per client shape; absent clients cost nothing.
+
+    Attributes:
+        plans: A plan per client shape, whose size says how many lanes step at once.
+        seeds: The number of seeds.
+        clients: The number of clients.
+    """
 
     plans: tuple[Plan, ...]
     seeds: int
@@ -53,10 +59,11 @@ class Map:
         """The lanes of a plan's group that are in the cohort, padded to the most there can be.
 
         Returns:
-            Lanes, int32 `[most]`, and which of them count, bool `[most]`.
+            Lanes, int32 `[most]`, and which of them count, bool `[most]`; `most` is a multiple of the plan's size.
         """
         counts = [int(((plan.members // self.clients) == seed).sum()) for seed in range(self.seeds)]
         most = sum(min(count, cohort_size) for count in counts)
+        most = -(-most // plan.size) * plan.size
         group = jnp.asarray(plan.members)
         if most == len(plan.members):
             return group, active[group]
@@ -68,10 +75,14 @@ class Map:
         for plan in self.plans:
             lanes, counted = self.members(plan, cohort.shape[0] // self.seeds, active)
 
-            def one(carry: Tree, lane: tuple[Array, Array], plan: Plan = plan) -> tuple[Tree, None]:
-                return advance(plan, carry, lane[0][None], lane[1][None]), None
+            chunks = lanes.reshape(-1, plan.size), counted.reshape(-1, plan.size)
 
-            carry, _ = jax.lax.scan(one, carry, (lanes, counted))
+            def some(i: Array, carry: Tree, plan: Plan = plan, chunks: tuple[Array, Array] = chunks) -> Tree:
+                return advance(plan, carry, chunks[0][i], chunks[1][i])
+
+            # Those that count come first unless all lanes are listed.
+            end = len(chunks[0]) if len(lanes) == len(plan.members) else -(-jnp.sum(counted) // plan.size)
+            carry = jax.lax.fori_loop(0, end, some, carry)
         return carry
 
 

@@ -5,10 +5,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedjax_mm.methods.method import Batch, Info, Lane, Method
 from fedjax_mm.models import networks
-from fedjax_mm.simulation.context import Context, Slots, State, World, at, select, take
+from fedjax_mm.simulation.context import Context, Slots, State, World, at, select, take, zip_parts
+from fedjax_mm.simulation.dense import DenseGroup
 from fedjax_mm.simulation.plans import Plan
 from fedjax_mm.simulation.population import read_batch, read_inputs
 
@@ -30,7 +32,7 @@ class Crowd(NamedTuple):
         download: What they received.
         state: Their client state.
         round: The round, int32.
-        views: View -> networks by slot, for the views that are frozen.
+        views: View -> networks by unit, for the views that are frozen.
     """
 
     lanes: Array
@@ -61,7 +63,8 @@ def gather_crowd(
         round_: The round, int32 scalar.
 
     Returns:
-        The crowd, and its networks as the round starts with them: private ones its own, shared ones the server's.
+        The crowd, and its networks as the round starts with them, by unit: private ones its own, shared ones the
+        server's.
     """
     seed, member = world.tables.seed[lanes], world.tables.member[lanes]
     info, method = at(world.tables.info, member), at(world.method, seed)
@@ -79,6 +82,7 @@ def gather_crowd(
             ]
             for name in start
         }
+    start, views = plan.grouped(start), {view: plan.grouped(networks) for view, networks in views.items()}
     download = jax.vmap(lambda m, server, i: m.download(server, i))(method, at(state.server, seed), info)
     crowd = Crowd(
         lanes=lanes,
@@ -119,19 +123,23 @@ def encode(
         plan: The plan.
         world: The world.
         crowd: The plan's lanes.
-        encoders: Encoders by slot.
+        encoders: Encoders by unit.
         batch: The batch, leaves `[n, ...]`.
         keys: A key per lane, `[n]`.
         train: Whether layers that differ in training are in training.
 
     Returns:
-        Features `[n, M, B, d]`, 0 where not observed, and the new statistics per bucket.
+        Features `[n, M, B, d]`, 0 where not observed, and the new statistics per unit.
     """
     dtype = context.settings.dtype
     shape = (plan.size, batch.y.shape[1], context.settings.dim)
     columns = [jnp.zeros(shape, dtype)] * len(context.modalities)
     statistics = []
-    for bucket, values in zip(plan.buckets["encoders"], encoders, strict=True):
+    for bucket, values in zip(plan.units["encoders"], encoders, strict=True):
+        if isinstance(bucket, DenseGroup):
+            columns = _encode_group(context, world, crowd, bucket, values["params"], batch, columns)
+            statistics.append({})
+            continue
         mask = batch.observed[bucket.lanes, bucket.columns]
         offset, inputs = 0, []
         for segment in bucket.segments:
@@ -164,6 +172,28 @@ def encode(
     return jnp.stack(columns, axis=1), statistics
 
 
+def _encode_group(
+    context: Context, world: World, crowd: Crowd, group: DenseGroup, stacks: Tree, batch: Batch, columns: list[Array]
+) -> list[Array]:
+    """The columns `[n, B, d]` with the features of a group's slots in them."""
+
+    def inputs(j: int, lanes: np.ndarray) -> Array:
+        return jax.vmap(
+            lambda member, rows, m: read_inputs(
+                world.tables, context.modalities[j], member, rows, m, context.settings.dtype
+            )
+        )(crowd.member[lanes], batch.index[lanes], batch.observed[lanes, j])
+
+    features = group(stacks, inputs)
+    new = list(columns)
+    for j in np.unique(group.columns):
+        mine = np.flatnonzero(group.columns == j)
+        lanes = group.slot_lanes[mine]
+        kept = jnp.where(batch.observed[lanes, int(j), :, None], features[mine[0] : mine[-1] + 1], 0)
+        new[j] = new[j].at[lanes].set(kept)
+    return new
+
+
 class Sight(NamedTuple):
     """What the networks make of a batch, for every lane of a plan.
 
@@ -192,7 +222,7 @@ def see(
     """Runs the networks of every view; gradients flow through `current` only, the others run in evaluation mode.
 
     Returns:
-        What is seen, and the current encoders' new statistics per bucket.
+        What is seen, and the current encoders' new statistics per unit.
     """
     features, params, quantities = {}, {}, {}
     features["current"], statistics = encode(context, plan, world, crowd, current["encoders"], batch, keys, train=train)
@@ -241,9 +271,9 @@ def _lane_params(context: Context, slots: Slots) -> dict[str, Tree]:
 
 def _squared_distance(context: Context, plan: Plan, encoders: list, reference: list) -> Array:
     table = jnp.zeros((plan.size, len(context.modalities)), context.settings.dtype)
-    for bucket, a, b in zip(plan.buckets["encoders"], encoders, reference, strict=True):
-        gaps = jax.tree.map(
-            lambda x, y: jnp.sum(jnp.square(x - y).reshape(x.shape[0], -1), axis=1), a["params"], b["params"]
-        )
-        table = table.at[bucket.lanes, bucket.columns].set(sum(jax.tree.leaves(gaps)))
+    for unit, a, b in zip(plan.units["encoders"], encoders, reference, strict=True):
+        columns = iter(jax.tree.leaves(unit.row_columns))
+        for lanes, x, y in zip_parts(unit.lanes, a["params"], b["params"]):
+            gaps = jax.tree.map(lambda x, y: jnp.sum(jnp.square(x - y).reshape(x.shape[0], -1), axis=1), x, y)
+            table = table.at[lanes, next(columns)].add(sum(jax.tree.leaves(gaps)))
     return table

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedjax_mm.errors import UsageError
 from fedjax_mm.methods.layout import Phase, Rows, Upload
 from fedjax_mm.methods.method import Batch, Lane, Method, Terms
-from fedjax_mm.simulation.context import Context, Slots, State, World, at, select
+from fedjax_mm.simulation.context import Context, Slots, State, World, at, map_parts, select, zip_parts
 from fedjax_mm.simulation.forward import Crowd, gather_crowd, per_lane, read, see
 from fedjax_mm.simulation.keys import derive
 from fedjax_mm.simulation.optimise import clip_factor
@@ -29,10 +30,11 @@ class Outcome(NamedTuple):
 
     Attributes:
         crowd: The lanes.
-        networks: Networks by slot.
+        networks: Networks by slot, of each bucket; of a lane that does not count, those it started with.
         optimisers: Per phase, optimiser states by slot (empty unless they are kept).
         upload: The uploads, leaves `[n, ...]`.
         finite: Module, or `upload` -> whether all of it is finite, bool `[n]`.
+        ok: Whether the lane counts: it is active and all of it is finite, bool `[n]`.
         terms: Term -> (sum, weight), each `[n]`.
     """
 
@@ -41,6 +43,7 @@ class Outcome(NamedTuple):
     optimisers: list[Tree]
     upload: Upload
     finite: dict[str, Array]
+    ok: Array
     terms: Terms
 
 
@@ -93,7 +96,28 @@ class Trainer:
         upload = jax.vmap(lambda m, *arguments: m.upload(*arguments))(
             crowd.method, self._visible(start), self._visible(networks), sums, crowd.info, crowd.state
         )
-        return Outcome(crowd, networks, optimisers, upload, self._finite(networks, upload), terms)
+        finite = self._finite(networks, upload)
+        ok = crowd.active & jnp.all(jnp.stack(list(finite.values())), axis=0)
+        kept = self.plan.ungrouped(self._kept(ok, networks, start))
+        return Outcome(crowd, kept, optimisers, upload, finite, ok, terms)
+
+    def _kept(self, ok: Array, networks: Slots, start: Slots) -> Slots:
+        """The new networks of lanes that are `ok`, the old ones of the others."""
+
+        def choose(lanes: np.ndarray, new: Tree, old: Tree) -> Tree:
+            return select(ok[lanes], new, old)
+
+        return {
+            name: [
+                {
+                    "params": map_parts(choose, unit.lanes, new["params"], old["params"]),
+                    "statistics": new["statistics"]
+                    and map_parts(choose, unit.lanes, new["statistics"], old["statistics"]),
+                }
+                for unit, new, old in zip(self.plan.units[name], networks[name], start[name], strict=True)
+            ]
+            for name in networks
+        }
 
     def _visible(self, networks: Slots) -> Tree:
         """The parameters an upload may be made of: shared ones that are not encoders."""
@@ -184,22 +208,22 @@ class Trainer:
             new[name] = [values | {"params": p} for values, p in zip(networks[name], trained[name], strict=True)]
         if "encoders" in names:
             new["encoders"] = [
-                values | {"statistics": select(stepping[bucket.lanes], fresh, values["statistics"])}
-                for bucket, values, fresh in zip(
-                    self.plan.buckets["encoders"], new["encoders"], statistics, strict=True
-                )
+                values | {"statistics": fresh and select(stepping[unit.lanes], fresh, values["statistics"])}
+                for unit, values, fresh in zip(self.plan.units["encoders"], new["encoders"], statistics, strict=True)
             ]
         return new, optimisers, terms
 
     def _optimisers(self, world: World, crowd: Crowd, names: tuple[str, ...], networks: Slots) -> Tree:
-        """Fresh optimiser states by slot."""
+        """Fresh optimiser states by unit."""
+
+        def fresh(name: str, lanes: np.ndarray, params: Tree) -> Tree:
+            rules = at(world.optimisers[self.context.layout.modules[name].group], crowd.seed[lanes])
+            return jax.vmap(lambda o, p: o.transformation().init(p))(rules, params)
+
         return {
             name: [
-                jax.vmap(lambda o, p: o.transformation().init(p))(
-                    at(world.optimisers[self.context.layout.modules[name].group], crowd.seed[bucket.lanes]),
-                    values["params"],
-                )
-                for bucket, values in zip(self.plan.buckets[name], networks[name], strict=True)
+                map_parts(partial(fresh, name), unit.lanes, values["params"])
+                for unit, values in zip(self.plan.units[name], networks[name], strict=True)
             ]
             for name in names
         }
@@ -210,25 +234,29 @@ class Trainer:
         """Applies each group's optimiser to its modules, clipping the group's gradient as one per lane."""
         factors = self._clip_factors(world, crowd, gradients)
         new_params, new_states = {}, {}
+
+        def one(rule, factor, p, g, s):
+            g = g if factor is None else jax.tree.map(lambda leaf: leaf * factor, g)
+            updates, s = rule.transformation().update(g, s, p)
+            return jax.tree.map(lambda a, b: a + b.astype(a.dtype), p, updates), s
+
+        def moved(group: str, lanes: np.ndarray, p: Tree, g: Tree, s: Tree) -> tuple[Tree, Tree]:
+            by_lane = factors[group]
+            factor = None if by_lane is None else by_lane[lanes]
+            new, state = jax.vmap(one)(at(world.optimisers[group], crowd.seed[lanes]), factor, p, g, s)
+            return select(stepping[lanes], new, p), select(stepping[lanes], state, s)
+
         for name in params:
             group = self.context.layout.modules[name].group
-            new_params[name], new_states[name] = [], []
-            for bucket, p, g, s in zip(
-                self.plan.buckets[name], params[name], gradients[name], states[name], strict=True
-            ):
-                rules = at(world.optimisers[group], crowd.seed[bucket.lanes])
-                go = stepping[bucket.lanes]
-
-                def one(rule, factor, p, g, s):
-                    g = g if factor is None else jax.tree.map(lambda leaf: leaf * factor, g)
-                    updates, s = rule.transformation().update(g, s, p)
-                    return jax.tree.map(lambda a, b: a + b.astype(a.dtype), p, updates), s
-
-                by_lane = factors[group]
-                factor = None if by_lane is None else by_lane[bucket.lanes]
-                moved, moved_state = jax.vmap(one)(rules, factor, p, g, s)
-                new_params[name].append(select(go, moved, p))
-                new_states[name].append(select(go, moved_state, s))
+            pairs = [
+                (unit.lanes, map_parts(partial(moved, group), unit.lanes, p, g, s))
+                for unit, p, g, s in zip(
+                    self.plan.units[name], params[name], gradients[name], states[name], strict=True
+                )
+            ]
+            new_params[name], new_states[name] = (
+                [map_parts(lambda _, pair, k=k: pair[k], lanes, both) for lanes, both in pairs] for k in (0, 1)
+            )
         return new_params, new_states
 
     def _clip_factors(self, world: World, crowd: Crowd, gradients: dict) -> dict[str, Array | None]:
@@ -241,10 +269,11 @@ class Trainer:
             for name, trees in gradients.items():
                 if self.context.layout.modules[name].group != group:
                     continue
-                for bucket, tree in zip(self.plan.buckets[name], trees, strict=True):
-                    for leaf in jax.tree.leaves(tree):
-                        slots = jnp.sum(jnp.square(leaf).reshape(leaf.shape[0], -1), axis=1)
-                        squared = squared.at[bucket.lanes].add(slots)
+                for unit, tree in zip(self.plan.units[name], trees, strict=True):
+                    for lanes, part in zip_parts(unit.lanes, tree):
+                        for leaf in jax.tree.leaves(part):
+                            rows = jnp.sum(jnp.square(leaf).reshape(leaf.shape[0], -1), axis=1)
+                            squared = squared.at[lanes].add(rows)
             factors[group] = clip_factor(squared, rule.clip[crowd.seed])
         return factors
 
@@ -262,10 +291,13 @@ class Trainer:
 
     def _finite(self, networks: Slots, upload: Upload) -> dict[str, Array]:
         finite = {}
-        for name, buckets in self.plan.buckets.items():
+        for name, units in self.plan.units.items():
             finite[name] = jnp.ones(self.plan.size, bool)
-            for bucket, values in zip(buckets, networks[name], strict=True):
-                finite[name] = finite[name].at[bucket.lanes].min(all_finite(values, len(bucket.lanes)))
+            for unit, values in zip(units, networks[name], strict=True):
+                parts = zip_parts(unit.lanes, values["params"])
+                parts += zip_parts(unit.lanes, values["statistics"]) if values["statistics"] else []
+                for lanes, part in parts:
+                    finite[name] = finite[name].at[lanes].min(all_finite(part, len(lanes)))
         finite["upload"] = all_finite(upload, self.plan.size)
         return finite
 

@@ -1,25 +1,29 @@
 """Which executor suits a simulation."""
 
-import jax
+from collections.abc import Sequence
 
+import jax
+import numpy as np
+
+from fedjax_mm.errors import UsageError
 from fedjax_mm.simulation.context import Context
+from fedjax_mm.simulation.division import Division, divide
 from fedjax_mm.simulation.executors import Debug, Executor, Lockstep, Map
 from fedjax_mm.simulation.plans import lockstep_plans, shape_groups, single_plans
-from fedjax_mm.simulation.population import Population
+from fedjax_mm.simulation.settings import CHUNK
 
 FEW_SHAPES = 4
 """Up to so many client shapes a CPU is faster client after client: a client's parameters stay in cache."""
 
 
-def choose_executor(context: Context, population: Population) -> tuple[str, str]:
+def choose_executor(context: Context) -> tuple[str, str]:
     """The executor's name, and why.
 
     Args:
         context: The context; its settings may name an executor.
-        population: The lanes.
 
     Returns:
-        One of `map`, `lockstep`, `debug`, and a sentence.
+        `map`, `lockstep`, `chunk:N` or `debug`, and a sentence.
     """
     asked = context.settings.executor
     if asked != "auto":
@@ -33,19 +37,60 @@ def choose_executor(context: Context, population: Population) -> tuple[str, str]
     return "lockstep", f"{shapes} client shapes on a CPU: encoders of one shape step together"
 
 
-def make_executor(name: str, context: Context, population: Population) -> Executor:
-    """The executor of that name for a context's cohort."""
+def choose_division(context: Context, sizes: np.ndarray, name: str) -> tuple[Division | None, str]:
+    """How lanes are divided among devices, and why.
+
+    Args:
+        context: The context; its settings may give a number of devices.
+        sizes: Training samples of each lane, `[S, K]`.
+        name: The executor's name.
+
+    Returns:
+        The division, None for one device, and a few words.
+
+    Raises:
+        UsageError: More devices are asked for than there are.
+    """
+    asked, present = context.settings.devices, jax.device_count()
+    if asked is not None and asked > present:
+        raise UsageError(
+            f"devices is {asked}, but JAX has {present} ({jax.default_backend()}); on a CPU, --devices sets them"
+        )
+    processes = jax.process_count()
+    if name == "debug" or (asked or present) == 1:
+        return None, "one device"
+    division = divide(context.stores, sizes, asked or present, multiple=processes)
+    if division is None and processes > 1:
+        raise UsageError(
+            f"these lanes do not divide evenly over {processes} processes; as many seeds as processes do, or a multiple"
+        )
+    if division is None:
+        return None, f"one device of {asked or present}: these lanes do not divide evenly"
+    return division, f"{division.by} over {division.devices} devices"
+
+
+def make_executor(name: str, context: Context, sizes: np.ndarray, called: Sequence[str] = ()) -> Executor:
+    """An executor for a context's cohort.
+
+    Args:
+        name: Its name, as `choose_executor` returns it.
+        context: The context.
+        sizes: Training samples of each lane, `[S, K]`.
+        called: What to call each lane in an error.
+
+    Returns:
+        The executor.
+    """
+    # What a client keeps of an optimiser lies by bucket.
+    group = context.settings.optimizer_state != "keep"
     if name == "lockstep":
         # An accelerator is better off with padding than with one class of clients waiting for the other.
         split = jax.default_backend() == "cpu"
         batch = context.settings.batch or 1
-        return Lockstep(lockstep_plans(context.stores, population, context.cohort, batch=batch, split=split))
-    plans = tuple(single_plans(context.stores))
-    if name == "map":
+        cohort = min(context.cohort, context.clients)
+        return Lockstep(lockstep_plans(context.stores, sizes, cohort, batch=batch, split=split, group=group))
+    chunk = CHUNK.fullmatch(name)
+    plans = tuple(single_plans(context.stores, int(chunk[1]) if chunk else 1, group=group))
+    if name != "debug":
         return Map(plans, context.seeds, context.clients)
-    names = tuple(
-        f"client {client} (seed {seed})"
-        for seed, federation in zip(population.seeds, population.federations, strict=True)
-        for client in federation.clients
-    )
-    return Debug(plans, context.seeds, context.clients, names)
+    return Debug(plans, context.seeds, context.clients, tuple(called))

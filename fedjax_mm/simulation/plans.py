@@ -1,12 +1,16 @@
 """Plans: which lanes step together, and where their slots lie in the buckets."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
+from fedjax_mm.models.encoders import EncoderSpec
 from fedjax_mm.models.networks import NetworkSpec
-from fedjax_mm.simulation.population import Population
+from fedjax_mm.simulation import dense
+from fedjax_mm.simulation.dense import DenseGroup
 from fedjax_mm.simulation.stores import ROWS, Store
 
 MOST_HALVES = 2
@@ -44,15 +48,24 @@ class PlanBucket:
     rows: Mapping[str, np.ndarray]
     whole: frozenset[str]
 
-    @property
+    @functools.cached_property
     def lanes(self) -> np.ndarray:
         """Position in the plan of each slot's lane."""
         return np.concatenate([segment.positions for segment in self.segments])
 
     @property
+    def row_columns(self) -> np.ndarray:
+        """As `columns`: a row of the parameters is a slot."""
+        return self.columns
+
+    @functools.cached_property
     def columns(self) -> np.ndarray:
         """Modality of each slot."""
         return np.concatenate([np.full(len(segment.positions), segment.j) for segment in self.segments])
+
+
+Unit = PlanBucket | DenseGroup
+"""Both have `lanes`: for a bucket an array, for a group one for each of its stacks, a prefix of its parameters."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -64,13 +77,43 @@ class Plan:
         members: The lanes it is made for, int32: all of them (`size` of them, in this order), or the group from which
             `size` are picked at run time.
         seeds: Position of each lane's seed, int32 `[size]`; None where it depends on the lane picked.
-        buckets: Module name -> its buckets.
+        buckets: Module name -> its buckets, as networks are kept.
+        units: Module name -> what is computed and trained as one: its buckets, those of dense encoders as a group.
     """
 
     size: int
     members: np.ndarray
     seeds: np.ndarray | None
     buckets: Mapping[str, tuple[PlanBucket, ...]]
+    units: Mapping[str, tuple[Unit, ...]]
+
+    def grouped(self, networks: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+        """Networks by bucket, `{"params", "statistics"}` each, as networks by unit."""
+        by_unit = {}
+        for name, values in networks.items():
+            by_unit[name] = []
+            for unit in self.units[name]:
+                if isinstance(unit, DenseGroup):
+                    params = unit.stack([values[position]["params"] for position in unit.members])
+                    by_unit[name].append({"params": params, "statistics": {}})
+                else:
+                    by_unit[name].append(values[self.buckets[name].index(unit)])
+        return by_unit
+
+    def ungrouped(self, networks: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+        """The inverse of `grouped`."""
+        by_bucket = {}
+        for name, values in networks.items():
+            found: dict[int, Any] = {}
+            for unit, value in zip(self.units[name], values, strict=True):
+                if isinstance(unit, DenseGroup):
+                    trees = unit.unstack(value["params"])
+                    for position, params in zip(unit.members, trees, strict=True):
+                        found[position] = {"params": params, "statistics": {}}
+                else:
+                    found[self.buckets[name].index(unit)] = value
+            by_bucket[name] = [found[position] for position in sorted(found)]
+        return by_bucket
 
 
 def shape_groups(stores: Mapping[str, Store]) -> list[np.ndarray]:
@@ -83,7 +126,7 @@ def shape_groups(stores: Mapping[str, Store]) -> list[np.ndarray]:
 
 
 def lockstep_plans(
-    stores: Mapping[str, Store], population: Population, cohort: int, *, batch: int, split: bool
+    stores: Mapping[str, Store], sizes: np.ndarray, cohort: int, *, batch: int, split: bool, group: bool = True
 ) -> tuple[Plan, ...]:
     """Plans of lanes that step together.
 
@@ -94,37 +137,40 @@ def lockstep_plans(
 
     Args:
         stores: Module name -> its storage.
-        population: The lanes.
+        sizes: Training samples of each lane, `[S, K]`.
         cohort: Clients in a round.
         batch: Local batch size.
         split: Whether lanes may be split into classes.
+        group: Whether dense encoders are computed layer by layer.
 
     Returns:
         The plans; each has as many lanes of every seed, in ascending order.
     """
-    groups, seeds = shape_groups(stores), len(population.seeds)
-    if len(groups) == 1 and cohort < population.clients:
-        first = np.repeat(np.arange(seeds) * population.clients, cohort)
+    groups, (seeds, everyone) = shape_groups(stores), sizes.shape
+    if len(groups) == 1 and cohort < everyone:
+        first = np.repeat(np.arange(seeds) * everyone, cohort)
         buckets = {name: _buckets(store, first, picked=True) for name, store in stores.items()}
-        return (Plan(seeds * cohort, groups[0], np.repeat(np.arange(seeds), cohort), buckets),)
-    classes = size_classes(stores, population, batch) if split else np.zeros(population.clients, int)
+        units = _units(buckets, group)
+        return (Plan(seeds * cohort, groups[0], np.repeat(np.arange(seeds), cohort), buckets, units),)
+    classes = size_classes(stores, sizes, batch) if split else np.zeros(everyone, int)
     plans = []
     for label in np.unique(classes):
         clients = np.flatnonzero(classes == label)
-        lanes = (np.arange(seeds)[:, None] * population.clients + clients).reshape(-1).astype(np.int32)
+        lanes = (np.arange(seeds)[:, None] * everyone + clients).reshape(-1).astype(np.int32)
         buckets = {name: _buckets(store, lanes, picked=False) for name, store in stores.items()}
-        plans.append(Plan(len(lanes), lanes, np.repeat(np.arange(seeds), len(clients)), buckets))
+        seed = np.repeat(np.arange(seeds), len(clients))
+        plans.append(Plan(len(lanes), lanes, seed, buckets, _units(buckets, group)))
     return tuple(plans)
 
 
-def size_classes(stores: Mapping[str, Store], population: Population, batch: int) -> np.ndarray:
-    """Classes of clients of like size, int `[K]`, 0 for the longest.
+def size_classes(stores: Mapping[str, Store], sizes: np.ndarray, batch: int) -> np.ndarray:
+    """Classes of clients of like size, int `[K]`, 0 for the longest; `sizes` as in `lockstep_plans`.
 
     Of one class, classes by halves of the longest, and a class for each number of steps, the one is taken for which
     (encoder steps computed) times (encoders compiled) is least.
     """
-    seeds, clients = len(population.seeds), population.clients
-    steps = np.maximum(-(-population.train_sizes().reshape(seeds, clients) // batch).max(axis=0), 1)
+    seeds, clients = sizes.shape
+    steps = np.maximum(-(-sizes // batch).max(axis=0), 1)
     distinct, rank = np.unique(-steps, return_inverse=True)
     candidates = [np.zeros(clients, int), np.minimum(np.log2(steps.max() / steps).astype(int), MOST_HALVES)]
     if len(distinct) <= MOST_CLASSES:
@@ -142,12 +188,33 @@ def size_classes(stores: Mapping[str, Store], population: Population, batch: int
     return min(candidates, key=price)
 
 
-def single_plans(stores: Mapping[str, Store]) -> list[Plan]:
-    """One plan a client shape, for one lane at a time."""
-    return [
-        Plan(1, group, None, {name: _buckets(store, group[:1], picked=None) for name, store in stores.items()})
-        for group in shape_groups(stores)
-    ]
+def single_plans(stores: Mapping[str, Store], size: int = 1, *, group: bool = True) -> list[Plan]:
+    """One plan a client shape, for `size` lanes at a time, or fewer where the shape has no more."""
+    plans = []
+    for members in shape_groups(stores):
+        some = members[:size]
+        buckets = {name: _buckets(store, some, picked=None) for name, store in stores.items()}
+        plans.append(Plan(len(some), members, None, buckets, _units(buckets, group)))
+    return plans
+
+
+def _units(buckets: Mapping[str, tuple[PlanBucket, ...]], group: bool) -> dict[str, tuple[Unit, ...]]:
+    """The units of a plan: a group of the dense encoders, if there are several, then the other buckets."""
+    units: dict[str, tuple[Unit, ...]] = dict(buckets)
+    encoders = buckets["encoders"]
+    members = [i for i, bucket in enumerate(encoders) if _dense(bucket.spec)]
+    if group and len(members) > 1:
+        found = dense.make_group(
+            members,
+            [encoders[i].spec for i in members],  # pyright: ignore[reportArgumentType]
+            [[(segment.j, segment.positions) for segment in encoders[i].segments] for i in members],
+        )
+        units["encoders"] = (found, *(bucket for i, bucket in enumerate(encoders) if i not in members))
+    return units
+
+
+def _dense(spec: NetworkSpec) -> bool:
+    return isinstance(spec, EncoderSpec) and spec.kind in dense.KINDS and not spec.vocabulary
 
 
 def _buckets(store: Store, lanes: np.ndarray, *, picked: bool | None) -> tuple[PlanBucket, ...]:

@@ -58,11 +58,13 @@ class Population:
         seeds: The S seeds.
         federations: The federation of each seed; seeds may share one.
         tables: What lives on the device.
+        copies: Number of devices -> the tables that all of them have whole, laid over them once for all engines.
     """
 
     seeds: tuple[int, ...]
     federations: tuple[Federation, ...]
     tables: Tables
+    copies: dict[int, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def clients(self) -> int:
@@ -80,8 +82,8 @@ class Population:
         return self.federations[0].data.modalities
 
     def train_sizes(self) -> np.ndarray:
-        """Training samples per lane, `[L]`."""
-        return np.concatenate([federation.train.sizes for federation in self.federations])
+        """Training samples per lane, `[S, K]`."""
+        return np.stack([federation.train.sizes for federation in self.federations])
 
 
 def build_population(seeds: Sequence[int], federations: Sequence[Federation]) -> Population:

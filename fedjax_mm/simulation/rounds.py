@@ -10,7 +10,7 @@ from fedjax_mm.errors import UsageError
 from fedjax_mm.methods.layout import Phase
 from fedjax_mm.methods.method import Mean, Server, Terms
 from fedjax_mm.objectives.masked import finish_mean
-from fedjax_mm.simulation.aggregate import Progress, absorb, empty_progress, finish
+from fedjax_mm.simulation.aggregate import Progress, absorb, combine, empty_progress, finish
 from fedjax_mm.simulation.context import Context, Slots, State, World, select
 from fedjax_mm.simulation.executors import Executor
 from fedjax_mm.simulation.keys import derive
@@ -26,9 +26,9 @@ class Cohort(NamedTuple):
 
     Attributes:
         clients: Client ids, ascending, int32 `[S, cohort]`.
-        lanes: Their lanes, int32 `[S * cohort]`, seed by seed.
+        lanes: As many lanes of each seed as can take part here, those that do first, int32 `[S * most]`, seed by seed.
         active: Whether a lane takes part, bool `[L]`.
-        position: Lane -> its position in `lanes`, int32 `[L]`; one past the last for all others.
+        position: Lane -> its position in the stacked cohort, int32 `[L]`; one past the last for all others.
         round: The round, int32 scalar, from 1.
     """
 
@@ -63,19 +63,24 @@ class Record(NamedTuple):
 
 def draw_cohort(context: Context, world: World, round_: Array) -> Cohort:
     """Draws, for every seed, `context.cohort` clients without replacement."""
-    seeds, clients, size = context.seeds, context.clients, context.cohort
+    seeds, everyone, size = context.seeds, context.everyone, context.cohort
 
     def draw(key: Array) -> Array:
-        scores = jax.random.uniform(derive(key, "cohort", round_), (clients,), jnp.float32)
+        scores = jax.random.uniform(derive(key, "cohort", round_), (everyone,), jnp.float32)
         return jnp.sort(jnp.argsort(scores)[:size]).astype(jnp.int32)
 
-    everyone = jnp.broadcast_to(jnp.arange(clients, dtype=jnp.int32), (seeds, clients))
-    chosen = everyone if size == clients else jax.vmap(draw)(world.keys)
-    lanes = (chosen + clients * jnp.arange(seeds, dtype=jnp.int32)[:, None]).reshape(-1)
-    active = jnp.zeros(seeds * clients, bool).at[lanes].set(True)
-    order = jnp.arange(seeds * size, dtype=jnp.int32)
-    position = jnp.full(seeds * clients, seeds * size, jnp.int32).at[lanes].set(order)
-    return Cohort(chosen, lanes, active, position, jnp.asarray(round_, jnp.int32))
+    all_of_them = jnp.broadcast_to(jnp.arange(everyone, dtype=jnp.int32), (seeds, everyone))
+    chosen = all_of_them if size == everyone else jax.vmap(draw)(world.keys)
+    nowhere = seeds * size
+    order = jnp.arange(nowhere, dtype=jnp.int32).reshape(seeds, size)
+    by_id = jax.vmap(lambda ids, places: jnp.full(everyone + 1, nowhere, jnp.int32).at[ids].set(places))(chosen, order)
+    ids = world.tables.info.id[world.tables.member].reshape(seeds, context.clients)
+    position = jnp.take_along_axis(by_id, ids, axis=1)
+    active = position < nowhere
+    most = min(size, context.clients)
+    first = jnp.argsort(~active, axis=1, stable=True)[:, :most].astype(jnp.int32)
+    lanes = first + context.clients * jnp.arange(seeds, dtype=jnp.int32)[:, None]
+    return Cohort(chosen, lanes.reshape(-1), active.reshape(-1), position.reshape(-1), jnp.asarray(round_, jnp.int32))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -109,7 +114,8 @@ class Round:
         def advance(plan: Plan, progress: Progress, lanes: Array, active: Array) -> Progress:
             return self.advance(plan, world, cohort, progress, lanes, active)
 
-        return self.close(world, cohort, executor(advance, progress, cohort.lanes, cohort.active))
+        progress = executor(advance, progress, cohort.lanes, cohort.active)
+        return self.close(world, cohort, combine(progress, self.context.axis))
 
     def open(self, plan: Plan, world: World, state: State, round_: Array) -> tuple[Cohort, Progress]:
         """Draws the cohort and sets up the sums."""

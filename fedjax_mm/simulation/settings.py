@@ -1,19 +1,21 @@
 """How a federation is trained: every option that is not the federation's and not the method's."""
 
 import dataclasses
+import re
 from typing import Any
 
 import jax.numpy as jnp
 
 from fedjax_mm.errors import UsageError, choose
 from fedjax_mm.models.encoders import ENCODERS, POOL
-from fedjax_mm.models.fusion import FUSIONS
+from fedjax_mm.models.fusion import ATTENTION, FUSION_NAMES
 
 EXECUTORS = ("auto", "vmap", "map", "lockstep", "debug")
+CHUNK = re.compile(r"chunk:([1-9]\d*)")
 PRECISIONS = {"float32": jnp.float32, "float64": jnp.float64}
 BY_MODEL = {
     "pool": {"encoders": POOL, "fusion": "sum", "epochs": 2, "batch": 12, "select": "accuracy"},
-    "shared": {"encoders": ("dnn",), "fusion": "mean", "epochs": 3, "batch": 32, "select": "macro_f1"},
+    "shared": {"encoders": ("dnn",), "fusion": ATTENTION, "epochs": 3, "batch": 32, "select": "macro_f1"},
 }
 
 
@@ -29,10 +31,14 @@ class Settings:
         model: `pool` (own encoder per client and modality) or `shared` (one per modality).
         encoders: Kinds of encoder, of which each modality takes those that apply: `dnn` (any data), `cnn1d` (all but
             images), `cnn2d` (images), `textcnn` (language), `resmodel` (audio, time series, vectors), `dnn_bn` (all but
-            text). From the pool each client draws one of them, the shared model takes the first.
+            text), `mlp` (any data), `sensing` (time series). From the pool each client draws one of them, the shared
+            model takes the first.
         pool_size: Distinct architectures per modality in the pool, at least 1; None for any that may be drawn.
+        widths: Hidden widths of the encoders: those of one joined by -, several separated by commas, none for no hidden
+            layer (`none,` for that alone). From the pool each client draws one, the shared model takes the first; None
+            for those of the model.
         dim: Width d of the shared feature space.
-        fusion: `sum`, `mean` or `concat`.
+        fusion: `sum`, `mean`, `concat` or `attention`; by default the pool's is `sum`, the shared model's `attention`.
         epochs: Local epochs E.
         batch: Local batch size B.
         drop_last: True leaves out a last partial batch, as the PyTorch libraries do; by default it is kept and masked.
@@ -46,7 +52,9 @@ class Settings:
         nonfinite: What happens where a client's result or the server step is not finite: `stop` the run, or `skip`,
             that is, leave it out and count it. A score that is not finite counts as a wrong prediction.
         select: Validation metric that selects a round: `accuracy` (pooled) or `macro_f1` (client mean).
-        executor: How lanes are run: `auto`, `vmap`, `map`, `lockstep` or `debug`.
+        executor: How lanes are run: `auto`, `vmap`, `map`, `lockstep`, `chunk:N` (N lanes of one shape at a time) or
+            `debug`.
+        devices: The most devices to divide lanes among, at least 1; None for all there are.
         precision: `float32` or `float64`.
     """
 
@@ -57,6 +65,7 @@ class Settings:
     model: str | None = None
     encoders: tuple[str, ...] | None = None
     pool_size: int | None = None
+    widths: tuple[tuple[int, ...], ...] | None = None
     dim: int = 48
     fusion: str | None = None
     epochs: int | None = None
@@ -72,6 +81,7 @@ class Settings:
     nonfinite: str = "stop"
     select: str | None = None
     executor: str = "auto"
+    devices: int | None = None
     precision: str = "float32"
 
     def resolved(self, partition: str, clients: int) -> "Settings":
@@ -82,7 +92,7 @@ class Settings:
             clients: The number of clients K.
 
         Returns:
-            Settings without None but for `clip`, `pool_size` and `statistics`.
+            Settings without None but for `clip`, `pool_size`, `widths` and `statistics`.
 
         Raises:
             UsageError: A value is unknown or out of range.
@@ -115,13 +125,19 @@ class Settings:
         return PRECISIONS[self.precision]
 
 
+def structure(settings: Settings) -> Settings:
+    """The settings without the numbers that are arguments of a compiled program."""
+    return dataclasses.replace(settings, lr=0.0, momentum=0.0, weight_decay=0.0, clip=None)
+
+
 def _check_names(settings: Settings) -> None:
-    choose("fusion", settings.fusion or "", FUSIONS)
+    choose("fusion", settings.fusion or "", FUSION_NAMES)
     choose("optimizer", settings.optimizer, ("sgd", "adam"))
     choose("optimizer_state", settings.optimizer_state, ("reset", "keep"))
     choose("nonfinite policy", settings.nonfinite, ("stop", "skip"))
     choose("selection metric", settings.select or "", ("accuracy", "macro_f1"))
-    choose("executor", settings.executor, EXECUTORS)
+    if not CHUNK.fullmatch(settings.executor):
+        choose("executor", settings.executor, (*EXECUTORS, "chunk:N"))
     choose("precision", settings.precision, PRECISIONS)
     if settings.statistics is not None:
         choose("statistics rule", settings.statistics, ("average", "local"))
@@ -141,8 +157,18 @@ def _check_ranges(settings: Settings) -> None:
         ),
         "encoders": (len(settings.encoders or ()) > 0, "at least one"),
         "pool_size": (settings.pool_size is None or settings.pool_size >= 1, "at least 1, or left out"),
+        "widths": (
+            settings.widths is None
+            or (
+                len(settings.widths) > 0
+                and len(set(settings.widths)) == len(settings.widths)
+                and all(width >= 1 for hidden in settings.widths for width in hidden)
+            ),
+            "at least one, distinct, each width at least 1, or left out",
+        ),
         "dim": (settings.dim >= 1, "at least 1"),
         "epochs": ((settings.epochs or 0) >= 1, "at least 1"),
+        "devices": (settings.devices is None or settings.devices >= 1, "at least 1, or left out"),
         "batch": ((settings.batch or 0) >= 1, "at least 1"),
         "lr": (0 <= settings.lr < float("inf"), "finite and at least 0"),
         "momentum": (0 <= settings.momentum < 1, "in [0, 1)"),

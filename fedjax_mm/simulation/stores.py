@@ -67,8 +67,23 @@ def build_stores(layout: Layout, population: Population, settings: Settings) -> 
             specs, bucket = encoder_buckets(population, settings)
         else:
             specs, bucket = (module.network,), np.zeros((population.lanes, 1), np.int32)
-        stores[name] = _store(name, module, specs, bucket, population)
+        seeds = np.repeat(np.arange(len(population.seeds)), population.clients)
+        stores[name] = _store(name, module, specs, bucket, seeds)
     return stores
+
+
+def restrict(store: Store, lanes: np.ndarray, seeds: np.ndarray) -> Store:
+    """The storage of some lanes alone, numbered anew.
+
+    Args:
+        store: The storage.
+        lanes: The lanes, int `[l]`.
+        seeds: Position of each one's seed, from 0, ascending, int `[l]`.
+
+    Returns:
+        A storage with the same buckets and, in each, only the rows of these lanes.
+    """
+    return _store(store.name, store.module, store.specs, store.bucket[lanes], seeds)
 
 
 def encoder_buckets(population: Population, settings: Settings) -> tuple[tuple[NetworkSpec, ...], np.ndarray]:
@@ -87,7 +102,8 @@ def encoder_buckets(population: Population, settings: Settings) -> tuple[tuple[N
         for client, m in np.argwhere(federation.holds):
             shape, vocabulary, kinds = _described(data, data.modalities[m], settings)
             if settings.model == "shared":
-                spec = shared_encoder(shape, settings.dim, kind=kinds[0], vocabulary=vocabulary)
+                options = {"vocabulary": vocabulary, "widths": settings.widths}
+                spec = shared_encoder(shape, settings.dim, kind=kinds[0], **options)
             else:
                 spec = draw_encoder(
                     shape,
@@ -98,6 +114,7 @@ def encoder_buckets(population: Population, settings: Settings) -> tuple[tuple[N
                     modality=int(m),
                     vocabulary=vocabulary,
                     pool_size=settings.pool_size,
+                    widths=settings.widths,
                 )
             table[client, m] = positions.setdefault(spec, len(positions))
         tables[id(federation)] = table
@@ -179,10 +196,7 @@ def at(tree: Tree, index: Any) -> Tree:
     return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
-def _store(
-    name: str, module: Module, specs: Sequence[NetworkSpec], bucket: np.ndarray, population: Population
-) -> Store:
-    seed = np.repeat(np.arange(len(population.seeds)), population.clients)
+def _store(name: str, module: Module, specs: Sequence[NetworkSpec], bucket: np.ndarray, seed: np.ndarray) -> Store:
     store = Store(name, module, tuple(specs), bucket, {}, {})
     tables = {part: _rows(bucket, len(specs), seed if store.shared(part) else None) for part in ROWS}
     rows = {part: table for part, (table, _) in tables.items()}

@@ -124,6 +124,19 @@ def test_a_manifest_is_a_configuration_file(finished):
     assert again["settings"] == {**stored["settings"], "rounds": 6}
 
 
+def test_widths_survive_the_manifest(tiny):
+    from fedjax_mm.runs import manifest
+
+    chosen = {"method": "local", "data": str(tiny), "partition": "all", "model": "pool"}
+    given = request.merged("run", chosen | {"clients": "6", "set_": ["encoders=mlp", "widths=none,8-4"]})
+    experiment = request.experiment("run", given)
+    assert experiment.settings.widths == ((), (8, 4))
+    stores = experiment.engines["local"].context.stores
+    assert {str(spec) for spec in stores["encoders"].specs} == {"mlp 3-48", "mlp 3-8-4-48"}
+    again = manifest.restore(json.loads(json.dumps(manifest.describe(experiment, []))))
+    assert again.settings == experiment.settings
+
+
 def test_each_split_seed(tiny):
     given = request.merged(
         "run",

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.preprocessing import StandardScaler
 
-from fedjax_mm.data import load_data
+from fedjax_mm.data import load_data, standardise
 from fedjax_mm.data.standardise import fit
 from fedjax_mm.errors import UsageError
 
@@ -114,3 +114,19 @@ def test_bags_of_words_are_numbers_but_text_has_no_mean():
     np.testing.assert_array_equal((counts - shift) * scale, [[-1, 1], [1, -1]])
     with pytest.raises(UsageError, match="text cannot be standardised"):
         fit(np.array(["a", "b"]), "language", np.arange(2))
+
+
+def test_rows_named_again_and_again_count_as_often_and_columns_may_be_taken_apart(monkeypatch):
+    rng = np.random.default_rng(0)
+    for shape, kind in (((50, 7), "vector"), ((30, 20, 5), "time-series")):
+        values, rows = rng.normal(2, 3, shape), rng.integers(0, shape[0], 400)
+        long, expected = standardise.fit(values, kind, rows), values[rows].reshape(-1, shape[-1])
+        np.testing.assert_allclose(long[0], expected.mean(0), rtol=1e-6)
+        np.testing.assert_allclose(long[1], 1 / expected.std(0), rtol=1e-6)
+        few = rows[:20]
+        whole = standardise.fit(values, kind, few)
+        with monkeypatch.context() as patch:
+            patch.setattr(standardise, "MOST", 60)
+            apart = standardise.fit(values, kind, few)
+        np.testing.assert_array_equal(whole[0], apart[0])
+        np.testing.assert_array_equal(whole[1], apart[1])

@@ -26,6 +26,7 @@ DEFAULTS = {
     "fusion": "sum",
     "precision": "float64",
     "executor": "lockstep",
+    "devices": 1,
 }
 
 

@@ -7,9 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_mm.models.convolution import convolve, pool
+from fedjax_mm.models.convolution import convolve, halve, pool
 
-CASES = [((11, 3), (5,), 1), ((11, 1), (4,), 2), ((8, 7, 2), (3, 3), 1), ((8, 7, 2), (3, 3), 2), ((2, 1), (5,), 1)]
+CASES = [
+    *[((11, 3), (5,), 1), ((11, 1), (4,), 2), ((8, 7, 2), (3, 3), 1), ((8, 7, 2), (3, 3), 2), ((2, 1), (5,), 1)],
+    # Long windows: some positions to a row, with and without some left over; a window longer than the input.
+    *[((40, 3), (16,), 1), ((30, 2), (9,), 1), ((3, 2), (24,), 1)],
+]
+WITHIN = [((40, 3), (24,), 1), ((30, 2), (8,), 1), ((24, 2), (24,), 1), ((18, 2), (17,), 1), ((11, 2), (4,), 2)]
+WITHIN += [((8, 7, 2), (3, 3), 1), ((9, 7, 2), (3, 2), 2)]
 
 
 def arrays(shape, window, dtype=np.float64):
@@ -41,6 +47,21 @@ def test_the_convolution_equals_loops(shape, window, stride):
             )
 
 
+@pytest.mark.parametrize(("shape", "window", "stride"), WITHIN)
+def test_without_padding_it_is_the_inner_part(shape, window, stride):
+    """The part of the padded convolution, at every position, whose window lies within the input."""
+    x, kernel = arrays(shape, window)
+    places = tuple(
+        slice((width - 1) // 2, (width - 1) // 2 + size - width + 1, stride)
+        for size, width in zip(shape, window, strict=False)
+    )
+    expected = by_hand(x, kernel, 1)[:, *places]
+    with jax.enable_x64(True):
+        for native in (False, True):
+            got = convolve(x, kernel, stride=stride, padding="VALID", native=native)
+            np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.parametrize(("shape", "window", "stride"), CASES)
 def test_both_forms_agree_in_values_and_gradients(shape, window, stride):
     x, kernel = arrays(shape, window, np.float32)
@@ -59,7 +80,8 @@ def test_on_a_cpu_the_gradient_gathers_and_scatters_nothing():
 
     def loss(x, kernel, sequence, window):
         pooled = pool(convolve(sequence, window, native=False))
-        return jnp.sum(convolve(x, kernel, stride=2, native=False)) + jnp.sum(pooled)
+        halved = halve(convolve(sequence, jnp.concatenate([window] * 3), padding="VALID", native=False))
+        return jnp.sum(convolve(x, kernel, stride=2, native=False)) + jnp.sum(pooled) + jnp.sum(halved)
 
     program = str(jax.make_jaxpr(jax.grad(loss, argnums=(0, 1, 2, 3)))(x, kernel, sequence, window))
     assert "dot_general" in program
@@ -81,6 +103,19 @@ def test_the_gradient_of_pooling_goes_to_the_largest_entries():
     gradient = np.asarray(jax.grad(lambda x: jnp.sum(pool(x)))(x))
     expected = np.zeros_like(x)
     for rows in np.array_split(np.arange(35), 16):
+        for channel in range(2):
+            expected[0, rows[x[0, rows, channel].argmax()], channel] = 1
+    np.testing.assert_array_equal(gradient, expected)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 8, 9])
+def test_halving_keeps_the_larger_of_each_pair(length):
+    x = np.random.default_rng(3).permutation(length * 2).reshape(1, length, 2).astype(np.float32)
+    pairs = [rows for rows in np.split(np.arange(length), range(2, length, 2)) if len(rows) == 2 or length == 1]
+    np.testing.assert_array_equal(halve(jnp.asarray(x)), np.stack([x[:, rows].max(axis=1) for rows in pairs], axis=1))
+    gradient = np.asarray(jax.grad(lambda x: jnp.sum(halve(x)))(jnp.asarray(x)))
+    expected = np.zeros_like(x)
+    for rows in pairs:
         for channel in range(2):
             expected[0, rows[x[0, rows, channel].argmax()], channel] = 1
     np.testing.assert_array_equal(gradient, expected)

@@ -14,6 +14,8 @@ SPECS = {
     "cnn2d": EncoderSpec("cnn2d", (11, 9, 2), (6, 5, 4), 3),
     "textcnn": EncoderSpec("textcnn", (20, 2), (6, 5), 3),
     "resmodel": EncoderSpec("resmodel", (2, 3), (6, 6, 5), 3),
+    "mlp": EncoderSpec("mlp", (6, 2), (6, 5), 3),
+    "one layer": EncoderSpec("mlp", (7,), (), 3),
     "ids": EncoderSpec("textcnn", (18,), (6, 5), 3, vocabulary=9),
     "flat ids": EncoderSpec("dnn", (4,), (6, 5), 3, vocabulary=9),
     "sequence of ids": EncoderSpec("cnn1d", (18,), (6, 5), 3, vocabulary=9),
@@ -72,7 +74,7 @@ def ordered(tree):
 
 def dense(params, x):
     x = x.reshape(len(x), -1)
-    for layer in ordered(params["hidden"]):
+    for layer in ordered(params.get("hidden", {})):
         x = relu(x @ layer["kernel"] + layer["bias"])
     return x @ params["last"]["kernel"] + params["last"]["bias"]
 
@@ -104,7 +106,7 @@ def by_hand(spec, params, x):
             z = (z - z.mean(axis=0)) / np.sqrt(z.var(axis=0) + 1e-5) * block["norm"]["scale"] + block["norm"]["bias"]
             x = relu(z) + (x @ block["skip"]["kernel"] if "skip" in block else x)
         return x @ params["last"]["kernel"] + params["last"]["bias"]
-    return dense(params, x)
+    return relu(dense(params, x)) if spec.kind == "mlp" else dense(params, x)
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -121,6 +123,8 @@ def test_the_encoder_equals_numpy(name, fresh):
         # 11 by 9 is halved once, to 6 by 5.
         ("cnn2d", (9 * 2 * 16 + 16) + 2 * (9 * 256 + 16) + (480 * 6 + 6) + (6 * 5 + 5) + (5 * 4 + 4) + (4 * 3 + 3)),
         ("textcnn", 12 * 2 * 16 + 48 + (16 * 48 * 6 + 6) + (6 * 5 + 5) + (5 * 3 + 3)),
+        ("mlp", (12 * 6 + 6) + (6 * 5 + 5) + (5 * 3 + 3)),
+        ("one layer", 7 * 3 + 3),
         ("resmodel", (6 * 6 + 2 * 6) * 2 + (6 * 5 + 2 * 5 + 6 * 5) + (5 * 3 + 3)),
         ("flat ids", 8 * 32 + (4 * 32 * 6 + 6) + (6 * 5 + 5) + (5 * 3 + 3)),
     ],
@@ -188,20 +192,21 @@ def test_embeddings_start_like_standardised_inputs():
 
 def test_each_kind_of_data_has_the_encoders_of_the_table():
     expected = {
-        "image": "dnn cnn2d dnn_bn",
-        "language": "dnn cnn1d textcnn dnn_bn",
-        "audio": "dnn cnn1d resmodel dnn_bn",
-        "time-series": "dnn cnn1d resmodel dnn_bn",
-        "vector": "dnn cnn1d resmodel dnn_bn",
+        "image": "dnn cnn2d dnn_bn mlp",
+        "language": "dnn cnn1d textcnn dnn_bn mlp",
+        "audio": "dnn cnn1d resmodel dnn_bn mlp",
+        "time-series": "dnn cnn1d resmodel dnn_bn mlp sensing",
+        "vector": "dnn cnn1d resmodel dnn_bn mlp",
     }
     assert expected.keys() == set(KINDS)
     for kind, names in expected.items():
         assert applicable(kind, (8, 8), text=False) == tuple(names.split())
-    assert applicable("image", (64,), text=False) == ("dnn", "dnn_bn")
-    assert applicable("language", (32,), text=True) == ("dnn", "cnn1d", "textcnn")
-    assert {spec.kind for spec in SPECS.values()} == set(ENCODERS) - {"dnn_bn"}
+    assert applicable("image", (64,), text=False) == ("dnn", "dnn_bn", "mlp")
+    assert applicable("language", (32,), text=True) == ("dnn", "cnn1d", "textcnn", "mlp")
+    assert {spec.kind for spec in SPECS.values()} == set(ENCODERS) - {"dnn_bn", "sensing"}
 
 
 def test_architectures_print_what_they_read():
     assert str(SPECS["ids"]) == "textcnn 18 ids-6-5-3"
+    assert str(SPECS["one layer"]) == "mlp 7-3"
     assert str(SPECS["cnn2d"]) == "cnn2d 11x9x2-6-5-4-3"

@@ -104,3 +104,15 @@ def test_kinds_are_even_over_pools():
     seen = collections.Counter(drawn(1, clients=1, split_seed=s)[0].kind for s in range(600))
     assert set(seen) == set(TABLE_4)
     assert stats.chisquare(list(seen.values())).pvalue > 1e-3
+
+
+def test_widths_take_the_place_of_depth_and_width():
+    widths = ((), (7,), (9, 5))
+    options = {"kinds": ("mlp",), "split_seed": 0, "modality": 1, "widths": widths}
+    specs = [draw_encoder((6,), 4, client=k, **options) for k in range(300)]
+    seen = collections.Counter(spec.widths for spec in specs)
+    assert set(seen) == set(widths)
+    assert stats.chisquare(list(seen.values())).pvalue > 1e-3
+    assert len({draw_encoder((6,), 4, client=k, pool_size=2, **options) for k in range(100)}) == 2
+    assert len({draw_encoder((6,), 4, client=k, pool_size=9, **options) for k in range(100)}) == 3
+    assert shared_encoder((6,), 4, kind="mlp", widths=widths[1:]).widths == (7,)

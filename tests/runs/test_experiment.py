@@ -15,6 +15,9 @@ from fedjax_mm.runs.experiment import digest, make_settings, prepare
     ("given", "message"),
     [
         ({"epoch": 3}, "unknown setting 'epoch'; did you mean epochs"),
+        ({"widths": ()}, r"widths is \(\), must be at least one"),
+        ({"widths": "8,8"}, "widths is .*distinct"),
+        ({"widths": "8-0"}, "widths is .*each width at least 1"),
         ({"rounds": 0}, "rounds is 0, must be at least 1"),
         ({"rounds": "many"}, "rounds is 'many', must be an integer"),
         ({"participation": 4}, "participation is 4, must be a count from 1 to the 3 clients"),

@@ -6,6 +6,8 @@ import pytest
 from fedjax_mm.errors import UsageError
 from fedjax_mm.runs.options import as_json, convert, keywords, seeds
 
+WIDTHS = tuple[tuple[int, ...], ...] | None
+
 
 @pytest.mark.parametrize(
     ("value", "kind", "expected"),
@@ -27,6 +29,11 @@ from fedjax_mm.runs.options import as_json, convert, keywords, seeds
         ("dnn,dnn_bn", tuple[str, ...], ("dnn", "dnn_bn")),
         (["dnn"], tuple[str, ...], ("dnn",)),
         ("2,1,1", tuple[int, ...], (2, 1, 1)),
+        ("none,128,256-64", WIDTHS, ((), (128,), (256, 64))),
+        ("128", WIDTHS, ((128,),)),
+        ("none", WIDTHS, None),
+        ("none,", WIDTHS, ((),)),
+        ([[], [256, 64]], WIDTHS, ((), (256, 64))),
     ],
 )
 def test_values_come_out_as_declared(value, kind, expected):
@@ -52,6 +59,9 @@ def test_values_come_out_as_declared(value, kind, expected):
         ("a,b", tuple[int, ...], "a list, each an integer"),
         (3, tuple[int, ...], "a list, each an integer"),
         (None, str, "text"),
+        ("-5", WIDTHS, "a list, each an integer, several joined by -, or none or none"),
+        ("128,-", WIDTHS, "a list, each an integer, several joined by -, or none or none"),
+        ([128], WIDTHS, "a list, each an integer, several joined by -, or none or none"),
     ],
 )
 def test_other_values_are_refused_in_words(value, kind, words):

@@ -89,12 +89,14 @@ def test_an_occupied_directory_is_not_touched(straight, federation, settings, tm
 def test_costs(both, federation):
     costs = both.costs()
     assert list(costs.index) == ["local", "fedproto"]
-    # Encoders 3 -> 128 -> 64 -> 48, twice; head 48 -> 48 -> 3.
+    # Encoders 3 -> 128 -> 64 -> 48, twice; attention 48 -> 48 -> 1, the last without a bias; head 48 -> 48 -> 3.
     encoder = 3 * 128 + 128 + 128 * 64 + 64 + 64 * 48 + 48
+    attention = 48 * 48 + 48 + 48
     head = 48 * 48 + 48 + 48 * 3 + 3
-    assert costs.loc["local", "parameters_per_client"] == 2 * encoder + head
+    parameters = 2 * encoder + attention + head
+    assert costs.loc["local", "parameters_per_client"] == parameters
     samples = federation.train.sizes.sum()
-    assert costs.loc["local", "flops_per_round_estimate"] == 6 * 3 * samples * (2 * encoder + head)
+    assert costs.loc["local", "flops_per_round_estimate"] == 6 * 3 * samples * parameters
     assert costs.loc["local", "bytes_up_per_client_and_round"] == 0
     # Three prototypes of 48 floats and a count, where a client has the class; two masks of a byte each.
     held = np.mean([len(np.unique(federation.data.labels[federation.train.of(k)])) for k in range(3)])

@@ -91,6 +91,7 @@ def make_settings(federation, *, partition="m1+", **options):
         "epochs": 2,
         "lr": 0.03,
         "executor": "lockstep",
+        "devices": 1,
     }
     return Settings(**(defaults | options)).resolved(partition, federation.size)
 

@@ -185,7 +185,7 @@ def test_a_modality_without_a_kind_is_refused_with_those_that_would_do(sim):
     federation = sim.make_federation(everything(), [[1, 0, 0, 0], [0, 1, 0, 0]], [4, 4])
     with pytest.raises(UsageError, match=r"encoders is cnn1d,resmodel, none .*'image' \(image, 9x9x1\); dnn, cnn2d, "):
         architectures(federation, sim, encoders=("cnn1d", "resmodel"), model="pool")
-    with pytest.raises(UsageError, match=r"'words' \(text, 32\); dnn, cnn1d, textcnn would"):
+    with pytest.raises(UsageError, match=r"'words' \(text, 32\); dnn, cnn1d, textcnn, mlp would"):
         architectures(federation, sim, encoders=("cnn2d", "dnn_bn"), model="shared")
     held = sim.make_federation(everything(), [[1, 0, 0, 0]] * 2, [4, 4])
     assert architectures(held, sim, encoders=("cnn2d",), model="pool")[0][1:] == [None] * 3, "nobody holds the others"

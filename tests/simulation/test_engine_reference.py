@@ -288,6 +288,7 @@ def test_stacked_equals_a_loop_over_clients(case, sim):
         chosen,
         federation,
         model="shared",
+        fusion="mean",
         partition="all",
         precision="float64",
         participation=2,

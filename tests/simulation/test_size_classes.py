@@ -12,15 +12,8 @@ BATCH = 10
 
 
 def lanes(sizes, bucket, seeds=2):
-    """Stores and a population of `seeds` equal seeds, from samples and encoder architectures by client."""
-    sizes, bucket = np.asarray(sizes), np.asarray(bucket)
-    population = types.SimpleNamespace(
-        seeds=tuple(range(seeds)),
-        clients=len(sizes),
-        lanes=seeds * len(sizes),
-        train_sizes=lambda: np.tile(sizes, seeds),
-    )
-    return {"encoders": types.SimpleNamespace(bucket=np.tile(bucket, (seeds, 1)))}, population
+    """Stores and sizes of `seeds` equal seeds, from samples and encoder architectures by client."""
+    return {"encoders": types.SimpleNamespace(bucket=np.tile(bucket, (seeds, 1)))}, np.tile(sizes, (seeds, 1))
 
 
 @pytest.mark.parametrize(
@@ -44,12 +37,12 @@ def test_classes(sizes, bucket, classes):
 
 def test_plans_hold_every_lane_once_and_as_many_of_each_seed(sim):
     engine = sim.make_engine(Local(), sim.hetero(), executor="lockstep", seeds=(0, 1))
-    plans = lockstep_plans(engine.context.stores, engine.population, 4, batch=4, split=True)
+    plans = lockstep_plans(engine.context.stores, engine.population.train_sizes(), 4, batch=4, split=True)
     assert len(plans) > 1
     assert sorted(np.concatenate([plan.members for plan in plans])) == list(range(8))
     for plan in plans:
         assert plan.members.tolist() == sorted(plan.members.tolist())
         np.testing.assert_array_equal(plan.members // 4, plan.seeds)
         assert len(set(np.bincount(plan.seeds).tolist())) == 1
-    (whole,) = lockstep_plans(engine.context.stores, engine.population, 4, batch=4, split=False)
+    (whole,) = lockstep_plans(engine.context.stores, engine.population.train_sizes(), 4, batch=4, split=False)
     assert whole.members.tolist() == list(range(8))
