@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from fedjax_mm.models.layers import lecun_uniform
+from fedjax_mm.models.product import product
 
 Array = jax.Array
 POSITIONS = 16
@@ -68,7 +69,7 @@ def convolve(x: Array, kernel: Array, *, stride: int = 1, padding: str = "SAME",
         for corner in itertools.product(*map(range, window))
     ]
     patches = jnp.concatenate(shifted, axis=-1).reshape(-1, math.prod(kernel.shape[:-1]))
-    return (patches @ kernel.reshape(-1, kernel.shape[-1])).reshape(x.shape[0], *out, kernel.shape[-1])
+    return product(patches, kernel.reshape(-1, kernel.shape[-1])).reshape(x.shape[0], *out, kernel.shape[-1])
 
 
 def _convolve_blocks(x: Array, kernel: Array, out: int, block: int) -> Array:
@@ -84,8 +85,8 @@ def _convolve_blocks(x: Array, kernel: Array, out: int, block: int) -> Array:
     patches = jnp.concatenate([x[:, start : start + rows] for start in range(reach)], axis=-1)
     shifts = [((shift, reach * block - window - shift), (0, 0), (0, 0)) for shift in range(block)]
     matrix = jnp.stack([jnp.pad(kernel, shift) for shift in shifts], axis=2)
-    product = patches.reshape(-1, patches.shape[-1]) @ matrix.reshape(-1, block * after)
-    return product.reshape(-1, rows * block, after)[:, :out]
+    rows_of = product(patches.reshape(-1, patches.shape[-1]), matrix.reshape(-1, block * after))
+    return rows_of.reshape(-1, rows * block, after)[:, :out]
 
 
 def halve(x: Array) -> Array:

@@ -9,6 +9,8 @@ import numpy as np
 from flax import nnx
 from jax.core import Tracer
 
+from fedjax_mm.models.product import dense_product
+
 Array = jax.Array
 
 
@@ -36,7 +38,14 @@ def lecun_uniform(key: Array, shape: tuple[int, ...], dtype: Any) -> Array | np.
 def linear(before: int, after: int, *, dtype: Any, rngs: nnx.Rngs, bias: bool = True) -> nnx.Linear:
     """A dense layer, its bias (if any) zero at first, parameters and arithmetic in `dtype`."""
     return nnx.Linear(
-        before, after, use_bias=bias, dtype=dtype, param_dtype=dtype, kernel_init=lecun_uniform, rngs=rngs
+        before,
+        after,
+        use_bias=bias,
+        dtype=dtype,
+        param_dtype=dtype,
+        kernel_init=lecun_uniform,
+        dot_general=dense_product,
+        rngs=rngs,
     )
 
 

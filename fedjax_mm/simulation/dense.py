@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_mm.models.encoders import EncoderSpec
+from fedjax_mm.models.product import product
 
 Array = jax.Array
 Tree = Any
@@ -128,7 +129,7 @@ class DenseGroup:
                 x = self._inputs(layer, read) if level == 0 else _pick(before[layer.inputs], layer.slots)
                 rows = slice(layer.first, layer.first + len(layer.slots))
                 kernel, bias = stacks[layer.name]["kernel"][rows], stacks[layer.name]["bias"][rows]
-                y = x @ kernel + bias[:, None]
+                y = jax.vmap(product)(x, kernel) + bias[:, None]
                 y = jax.nn.relu(y) if layer.relu else y
                 (finished if layer.last else after.setdefault(layer.outputs, [])).append((layer.slots, y))
             before = after

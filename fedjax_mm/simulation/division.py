@@ -18,7 +18,7 @@ class Division:
     Attributes:
         by: `seeds`: each device has whole seeds, and they never speak. `clients`: each has some clients of every seed,
             and sums over a cohort are combined.
-        seeds: Positions of each device's seeds, int `[D, s]`.
+        seeds: Positions of each device's seeds, int `[D, s]`; padding repeats one.
         lanes: Each device's lanes, seed by seed, int `[D, l]`; padding repeats a lane of the same shape.
         real: False for padding, bool `[D, l]`.
     """
@@ -61,13 +61,14 @@ def divide(stores: Mapping[str, Store], sizes: np.ndarray, devices: int, *, mult
 
 def _by_seeds(shape: np.ndarray, devices: int) -> Division | None:
     seeds, clients = shape.shape
-    if seeds % devices:
+    each = -(-seeds // devices)
+    # Where they do not come out even, the last seed is run again and what comes of it is dropped.
+    order = np.arange(devices * each)
+    mine = np.minimum(order, seeds - 1).reshape(devices, each)
+    if (shape[mine] != shape[mine[0]]).any():
         return None
-    lanes = np.arange(seeds * clients).reshape(devices, -1)
-    parts = shape.reshape(devices, -1)
-    if (parts != parts[0]).any():
-        return None
-    return Division("seeds", np.arange(seeds).reshape(devices, -1), lanes, np.ones(lanes.shape, bool))
+    lanes = (mine[:, :, None] * clients + np.arange(clients)).reshape(devices, -1)
+    return Division("seeds", mine, lanes, np.repeat(order < seeds, clients).reshape(lanes.shape))
 
 
 def _by_clients(shape: np.ndarray, sizes: np.ndarray, devices: int) -> Division | None:

@@ -51,8 +51,10 @@ def row_maps(context: Context, stores: Mapping[str, Store], division: Division) 
     device[division.lanes[where]], row[division.lanes[where]] = where
     by_lane = RowMap(division.lanes, device, row)
     holder, place = np.empty((2, division.seeds.max() + 1), int)
+    # Backwards: of what several hold, padding among it, the first counts.
     for d in reversed(range(division.devices)):
-        holder[division.seeds[d]], place[division.seeds[d]] = d, np.arange(division.seeds.shape[1])
+        for position in reversed(range(division.seeds.shape[1])):
+            holder[division.seeds[d, position]], place[division.seeds[d, position]] = d, position
     return State(
         stores={name: [{part: maps[part] for part in PARTS} for maps in buckets] for name, buckets in by_part.items()},
         previous=slots,  # pyright: ignore[reportArgumentType]

@@ -18,7 +18,7 @@ from fedjax_mm.simulation.executors import Executor
 from fedjax_mm.simulation.placement import make_executor
 from fedjax_mm.simulation.population import Population, Tables
 from fedjax_mm.simulation.rounds import Record, Round
-from fedjax_mm.simulation.rowmaps import map_rows, row_maps
+from fedjax_mm.simulation.rowmaps import RowMap, map_rows, row_maps
 from fedjax_mm.simulation.stores import Store, restrict
 
 Array = jax.Array
@@ -102,9 +102,8 @@ class Shards:
         lanes, real = self.division.lanes, self.division.real
 
         def by_seed(leaf: np.ndarray) -> np.ndarray:
-            if self.division.by == "clients":
-                return leaf[0]
-            return np.moveaxis(leaf, 0, 1).reshape(leaf.shape[1], -1, *leaf.shape[3:])
+            where: RowMap = self.maps.server
+            return np.moveaxis(np.moveaxis(leaf, 2, 1)[where.device, where.row], 0, 1)
 
         def by_lane(leaf: np.ndarray) -> np.ndarray:
             """From `[D, ..., l, ...]` with the lanes moved to axis 1, to `[L, ...]`."""

@@ -28,7 +28,7 @@ def unlike(sim):
 
 # How lanes are divided -> method, federation, options, devices asked for, devices used.
 CASES = {
-    "seeds": (FedProto(), lambda sim: sim.mixed(), {"encoders": ("mlp",), "widths": ((),), "seeds": (0, 3)}, 2, 2),
+    "seeds": (FedProto(), lambda sim: sim.mixed(), {"encoders": ("mlp",), "widths": ((),), "seeds": (0, 3, 5)}, 2, 2),
     "clients": (FedAvg(), lambda sim: sim.alike(), {**SHARED, "encoders": ("dnn_bn",), "seeds": (4,)}, 8, 3),
     "padding": (FedAvg(), lambda sim: sim.alike(), {**SHARED, **KEPT, "seeds": (0, 3, 4)}, 2, 2),
     "shapes": (FedProto(), unlike, {"encoders": ("mlp",), "widths": ((),), "seeds": (1,), "clip": 0.5}, 3, 3),
