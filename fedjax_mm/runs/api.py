@@ -201,6 +201,8 @@ def resume(path: Path, *, data: MultimodalDataset | None = None, progress: bool 
     settings = content["settings"]
     if not {"rounds", "select"} <= settings.keys():
         raise RunError(f"the manifest of {directory.path} is damaged: its settings lack rounds or select")
+    # Looking at checkpoints is using JAX.
+    manifest.provide_devices(content)
     stored = [directory.stored(label) for label in content["methods"]]
     finished = [
         record for record in stored if record is not None and record.rounds.max(initial=0) == settings["rounds"]
@@ -209,7 +211,6 @@ def resume(path: Path, *, data: MultimodalDataset | None = None, progress: bool 
         warnings.warn(f"{directory.path} is finished: nothing to do", stacklevel=2)
         directory.write_tables(finished, settings["select"])
         return load_run(directory.path, data=data)
-    manifest.provide_devices(content)
     for change in manifest.changes(content):
         warnings.warn(f"{directory.path}: {change}; results may differ in their last bits", stacklevel=2)
     experiment = manifest.restore(content, data)

@@ -138,5 +138,7 @@ def padding(engine: Engine) -> float:
     share = context.cohort / context.clients
     lanes = steps.sum() * share
     if isinstance(engine.executor, Lockstep):
-        lanes = sum(steps[plan.members].max() * plan.size for plan in engine.executor.plans)
+        # What devices hold to come out even counts too.
+        held = engine.shards.division.lanes if engine.shards else np.arange(len(steps))[None]
+        lanes = sum(steps[mine[plan.members]].max() * plan.size for mine in held for plan in engine.executor.plans)
     return float(1 - used.sum() * share / (lanes * batch)) if lanes else 0.0

@@ -118,9 +118,14 @@ class Shards:
     def _whole(self, tree: Tree) -> Tree:
         """A tree of divided arrays, all of it on one device of this process."""
         if jax.process_count() > 1:
-            tree = jax.jit(lambda tree: tree, out_shardings=NamedSharding(self.mesh, ALL))(tree)
-            return jax.tree.map(lambda leaf: leaf.addressable_data(0), tree)
+            return jax.tree.map(lambda leaf: leaf.addressable_data(0), _everywhere(self.mesh)(tree))
         return jax.device_put(tree, self.mesh.devices.flat[0])
+
+
+@functools.cache
+def _everywhere(mesh: Mesh) -> Any:
+    """A function that lays all of a tree on every device."""
+    return jax.jit(lambda tree: tree, out_shardings=NamedSharding(mesh, ALL))
 
 
 def make_shards(context: Context, world: World, population: Population, division: Division, name: str) -> Shards:
