@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 jax.config.update("jax_disable_most_optimizations", True)
+os.environ["NPROC"] = "32"
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_enable_compilation_cache", False)
 # The first process makes the folder, and the workers it starts inherit the variable.

@@ -10,7 +10,9 @@ import jax
 import platformdirs
 
 from fedjax_mm.errors import UsageError
+from fedjax_mm.simulation.placement import THREADS
 
+THREADS_PER_DEVICE = 4
 MOST_CORES = 8
 """By default no more cores become devices: each device has a copy of the data."""
 
@@ -34,8 +36,12 @@ def prepare_backend(devices: str | int | None = None) -> None:
     named = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     if named or _config("jax_num_cpu_devices") > 0:
         return
+    count = _count(devices)
+    # A device waits on a thread of XLA's pool for what others of its threads do: with no more threads than devices all
+    # may wait for ever. The pool's size is read from here.
+    os.environ.setdefault(THREADS, str(THREADS_PER_DEVICE * count))
     try:
-        jax.config.update("jax_num_cpu_devices", _count(devices))
+        jax.config.update("jax_num_cpu_devices", count)
     except RuntimeError:
         # JAX is in use.
         return

@@ -1,5 +1,6 @@
 """Which executor suits a simulation."""
 
+import os
 from collections.abc import Sequence
 
 import jax
@@ -12,6 +13,11 @@ from fedjax_mm.simulation.executors import Debug, Executor, Lockstep, Map
 from fedjax_mm.simulation.plans import lockstep_plans, shape_groups, single_plans
 from fedjax_mm.simulation.settings import CHUNK
 
+THREADS = "NPROC"
+"""The environment variable that says how many threads XLA's pool on a CPU has; without it, as many as devices or cores.
+
+With no more threads than devices, devices that wait for their own threads may wait for ever.
+"""
 FEW_SHAPES = 4
 """Up to so many client shapes a CPU is faster client after client: a client's parameters stay in cache."""
 
@@ -52,6 +58,8 @@ def choose_division(context: Context, sizes: np.ndarray, name: str) -> tuple[Div
         UsageError: More devices are asked for than there are.
     """
     asked, present = context.settings.devices, jax.device_count()
+    if asked is None and jax.default_backend() == "cpu" and int(os.environ.get(THREADS, 0)) <= present:
+        asked = 1
     if asked is not None and asked > present:
         raise UsageError(
             f"devices is {asked}, but JAX has {present} ({jax.default_backend()}); on a CPU, --devices sets them"
