@@ -74,7 +74,7 @@ def test_three_rounds_agree_in_float64(case, sim):
 def test_one_step_agrees_in_float32(case, sim):
     options = {"rounds": 1, "eval_every": 1, "epochs": 1, "batch": 12, "seeds": (1,)}
     reference, block = outcome(sim, case, "lockstep", **options)
-    for executor in EXECUTORS[1:] if case == "shared" else ("map",):
+    for executor in EXECUTORS[1:2]:
         state, other = outcome(sim, case, executor, **options)
         assert sim.gap(reference, state, whole=True) < 1e-5, executor
         np.testing.assert_array_equal(block.evaluation.confusion, other.evaluation.confusion)
