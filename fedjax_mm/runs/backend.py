@@ -12,7 +12,8 @@ import platformdirs
 from fedjax_mm.errors import UsageError
 from fedjax_mm.simulation.placement import THREADS
 
-THREADS_PER_DEVICE = 4
+SPARE_THREADS = 1
+"""More are not better: work is cut into as many pieces as there are threads."""
 MOST_CORES = 8
 """By default no more cores become devices: each device has a copy of the data."""
 
@@ -39,7 +40,7 @@ def prepare_backend(devices: str | int | None = None) -> None:
     count = _count(devices)
     # A device waits on a thread of XLA's pool for what others of its threads do: with no more threads than devices all
     # may wait for ever. The pool's size is read from here.
-    os.environ.setdefault(THREADS, str(THREADS_PER_DEVICE * count))
+    os.environ.setdefault(THREADS, str(count + SPARE_THREADS))
     try:
         jax.config.update("jax_num_cpu_devices", count)
     except RuntimeError:
