@@ -12,12 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 from torch.nn.functional import (  # pyright: ignore[reportMissingImports]
-    conv1d,
     cross_entropy,
-    dropout,
     linear,
     log_softmax,
-    max_pool1d,
     one_hot,
 )
 
@@ -28,8 +25,6 @@ from fedjax_mm.federation import Federation
 Tensor = torch.Tensor
 Network = list[Tensor]
 THREADS = 2
-# Of `fedjax_mm.models.sensing`, whose import would bring JAX into this process.
-CHANNELS, WINDOWS, DROPOUT = (32, 64, 96), (24, 16, 8), 0.1
 
 
 class Task(NamedTuple):
@@ -138,21 +133,21 @@ class FedAvgLoop:
         """Every client trains from the average and is averaged by its samples."""
         task, mine = self.task, self.mine
         totals = [torch.zeros_like(leaf) for leaf in self.params]
-
-        def loss(index: Tensor) -> Tensor:
-            return cross_entropy(linear(features(mine[:-2], task.inputs[0][index]), *mine[-2:]), task.labels[index])
-
         for rows in task.rows:
             with torch.no_grad():
                 for leaf, start in zip(mine, self.params, strict=True):
                     leaf.copy_(start)
-            train(task, rows, mine, loss)
+            train(task, rows, mine, lambda index: cross_entropy(self.scores(mine, index), task.labels[index]))
             with torch.no_grad():
                 for total, leaf in zip(totals, mine, strict=True):
                     total.add_(leaf, alpha=len(rows))
         with torch.no_grad():
             for leaf, total in zip(self.params, totals, strict=True):
                 leaf.copy_(total / task.rows.numel())
+
+    def scores(self, params: Network, index: Tensor) -> Tensor:
+        """Logits `[B, C]` of the samples in rows `index`."""
+        return linear(features(params[:-2], self.task.inputs[0][index]), *params[-2:])
 
 
 class FedAvgVmap:
@@ -213,58 +208,6 @@ class FedAvgBmm:
         weights = torch.full((clients,), task.rows.shape[1] / task.rows.numel())
         means = [torch.tensordot(weights, leaf, 1) for leaf in (first, first_bias, last, last_bias)]
         self.params = [mean[0] if position % 2 else mean.T.contiguous() for position, mean in enumerate(means)]
-
-
-class FedAvgStreams:
-    """FedAvg of convolutions by stream, attention over streams and a two-layer head, client after client: W4.
-
-    Attributes:
-        params: The server's networks: per stream three convolutions (kernel `[out, in, window]`, bias), then the
-            attention (W, b, v), then the head.
-    """
-
-    def __init__(self, task: Task):
-        dim = CHANNELS[-1]
-        before, self.task, self.params = task.inputs[0].shape[2], task, []
-        for _ in task.inputs:
-            for window, channels, inputs in zip(WINDOWS, CHANNELS, (before, *CHANNELS), strict=False):
-                limit = (3 / (inputs * window)) ** 0.5
-                self.params += [torch.empty(channels, inputs, window).uniform_(-limit, limit), torch.zeros(channels)]
-        dense = (*fresh((dim, dim)), fresh((dim, 1))[0], *fresh((dim, dim, task.classes)))
-        self.params += [leaf.detach() for leaf in dense]
-        self.mine = [leaf.clone().requires_grad_() for leaf in self.params]
-
-    def round(self) -> None:
-        """As `FedAvgLoop.round`."""
-        task, mine = self.task, self.mine
-        totals = [torch.zeros_like(leaf) for leaf in self.params]
-        for rows in task.rows:
-            with torch.no_grad():
-                for leaf, start in zip(mine, self.params, strict=True):
-                    leaf.copy_(start)
-            train(task, rows, mine, lambda index: cross_entropy(self.scores(mine, index), task.labels[index]))
-            with torch.no_grad():
-                for total, leaf in zip(totals, mine, strict=True):
-                    total.add_(leaf, alpha=len(rows))
-        with torch.no_grad():
-            for leaf, total in zip(self.params, totals, strict=True):
-                leaf.copy_(total / task.rows.numel())
-
-    def scores(self, params: Network, index: Tensor) -> Tensor:
-        """Logits `[B, C]`."""
-        *encoders, weight, bias, score, first, first_bias, last, last_bias = params
-        streams = []
-        for m, inputs in enumerate(self.task.inputs):
-            x = inputs[index].transpose(1, 2)
-            for layer in range(len(CHANNELS)):
-                kernel, shift = encoders[2 * (len(CHANNELS) * m + layer) :][:2]
-                x = conv1d(x, kernel, shift)
-                x = max_pool1d(x, 2) if layer < len(CHANNELS) - 1 else x
-                x = dropout(torch.relu(x), DROPOUT)
-            streams.append(x.amax(2))
-        h = torch.stack(streams)
-        shares = torch.softmax(linear(torch.tanh(linear(h, weight, bias)), score), dim=0)
-        return linear(torch.relu(linear((shares * h).sum(0), first, first_bias)), last, last_bias)
 
 
 class Prototypes(NamedTuple):
@@ -446,5 +389,3 @@ REFERENCES = {
     ("fedproto", "torch-vmap"): FedProtoVmap,
     ("mfedpba", "torch-loop"): MFedPBALoop,
 }
-STREAMS = {"torch-loop": FedAvgStreams}
-"""In their place for time series."""

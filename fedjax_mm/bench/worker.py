@@ -62,12 +62,13 @@ def torch_blocks(
     """The blocks of a PyTorch reference, seed after seed."""
     import torch  # pyright: ignore[reportMissingImports]
 
-    from fedjax_mm.bench.torch_reference import REFERENCES, STREAMS, THREADS, make_task
+    from fedjax_mm.bench.torch_reference import REFERENCES, THREADS, make_task
+    from fedjax_mm.bench.torch_streams import FedAvgStreams
 
     torch.set_num_threads(THREADS)
     torch.manual_seed(0)
     task = make_task(workload, federation, encoders)
-    kind = STREAMS[variant] if workload.kind == "time-series" else REFERENCES[workload.method, variant]
+    kind = FedAvgStreams if workload.kind == "time-series" else REFERENCES[workload.method, variant]
     references = [kind(task) for _ in range(seeds)]
     rounds = workload.rounds(federation.size, seeds)
 

@@ -88,11 +88,7 @@ def compare(
         >>> run = compare(["local", "fedproto"], federation, rounds=20, seeds=5)  # doctest: +SKIP
         >>> run.compare("fedproto", "local").p  # doctest: +SKIP
     """
-    if split_seed not in (None, EACH):
-        raise UsageError(f"split_seed is {split_seed!r}, must be {EACH!r} or left out: federate takes a number")
-    if out is not None:
-        new_directory(out)
-    prepare_backend(settings.get("devices"))
+    _before_anything(split_seed, out, settings)
     everything = isinstance(methods, str) and methods == "all"
     entries = make_entries(methods)
     experiment = prepare(entries, federation, settings, each=split_seed == EACH, optional=everything)
@@ -139,11 +135,7 @@ def sweep(
         >>> run = sweep("mfedpba", federation, grid={"lambda_fea": [0.01, 0.1], "lr": [0.01, 0.1]})  # doctest: +SKIP
         >>> run.summary()  # doctest: +SKIP
     """
-    if split_seed not in (None, EACH):
-        raise UsageError(f"split_seed is {split_seed!r}, must be {EACH!r} or left out: federate takes a number")
-    if out is not None:
-        new_directory(out)
-    prepare_backend(settings.get("devices"))
+    _before_anything(split_seed, out, settings)
     (base,) = make_entries([method])
     entries = configurations(base, grid, shard)
     experiment = prepare(
@@ -238,6 +230,15 @@ def rerun(path: Path, *, out: Path | None = None, data: MultimodalDataset | None
     file = pathlib.Path(path).expanduser()
     content = read_manifest(file / "manifest.json" if file.is_dir() else file)
     return start(manifest.restore(content, data), out=out, progress=progress, command=["rerun", str(path)])
+
+
+def _before_anything(split_seed: str | None, out: Path | None, settings: Mapping[str, Any]) -> None:
+    """Refuses what can be refused at once, then tells JAX what it must know before it is used."""
+    if split_seed not in (None, EACH):
+        raise UsageError(f"split_seed is {split_seed!r}, must be {EACH!r} or left out: federate takes a number")
+    if out is not None:
+        new_directory(out)
+    prepare_backend(settings.get("devices"))
 
 
 def _run(

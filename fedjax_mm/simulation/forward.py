@@ -1,5 +1,6 @@
 """From rows of the data set to what a method sees: batches, features and lanes."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from fedjax_mm.methods.method import Batch, Info, Lane, Method
 from fedjax_mm.models import networks
 from fedjax_mm.simulation.context import Context, Slots, State, World, at, select, take, zip_parts
 from fedjax_mm.simulation.dense import DenseGroup
-from fedjax_mm.simulation.plans import Plan
+from fedjax_mm.simulation.plans import Plan, PlanBucket
 from fedjax_mm.simulation.population import read_batch, read_inputs
 
 Array = jax.Array
@@ -131,60 +132,65 @@ def encode(
     Returns:
         Features `[n, M, B, d]`, 0 where not observed, and the new statistics per unit.
     """
-    dtype = context.settings.dtype
     shape = (plan.size, batch.y.shape[1], context.settings.dim)
-    columns = [jnp.zeros(shape, dtype)] * len(context.modalities)
+    columns = [jnp.zeros(shape, context.settings.dtype)] * len(context.modalities)
     statistics = []
-    for bucket, values in zip(plan.units["encoders"], encoders, strict=True):
-        if isinstance(bucket, DenseGroup):
-            columns = _encode_group(context, world, crowd, bucket, values["params"], batch, columns)
-            statistics.append({})
-            continue
-        mask = batch.observed[bucket.lanes, bucket.columns]
-        offset, inputs = 0, []
-        for segment in bucket.segments:
-            part = slice(offset, offset + len(segment.positions))
-            read_slot = jax.vmap(
-                lambda member, rows, m, name=context.modalities[segment.j]: read_inputs(
-                    world.tables, name, member, rows, m, dtype
-                )
-            )
-            inputs.append(read_slot(crowd.member[segment.positions], batch.index[segment.positions], mask[part]))
-            offset = part.stop
-
-        def run(params, stats, x, m, key, column, spec=bucket.spec):
-            key = jax.random.fold_in(key, column)
-            return networks.apply(spec, params, stats, x, dtype=dtype, mask=m, key=key, train=train)
-
-        features, new = jax.vmap(run)(
-            values["params"], values["statistics"], jnp.concatenate(inputs), mask, keys[bucket.lanes], bucket.columns
-        )
+    for unit, values in zip(plan.units["encoders"], encoders, strict=True):
+        if isinstance(unit, DenseGroup):
+            columns, new = _encode_group(context, world, crowd, unit, values["params"], batch, columns), {}
+        else:
+            columns, new = _encode_bucket(context, world, crowd, unit, values, batch, keys, columns, train=train)
         statistics.append(new)
-        features = jnp.where(mask[..., None], features, 0)
-        offset = 0
-        for segment in bucket.segments:
-            part = slice(offset, offset + len(segment.positions))
-            whole = len(segment.positions) == plan.size
-            columns[segment.j] = (
-                features[part] if whole else columns[segment.j].at[segment.positions].set(features[part])
-            )
-            offset = part.stop
     return jnp.stack(columns, axis=1), statistics
+
+
+def _read_slots(context: Context, world: World, crowd: Crowd, batch: Batch, j: int, lanes: np.ndarray) -> Array:
+    """The inputs of some lanes in one modality, `[n, B, ...]`, 0 where not observed."""
+    name, dtype = context.modalities[j], context.settings.dtype
+    return jax.vmap(lambda member, rows, mask: read_inputs(world.tables, name, member, rows, mask, dtype))(
+        crowd.member[lanes], batch.index[lanes], batch.observed[lanes, j]
+    )
+
+
+def _encode_bucket(
+    context: Context,
+    world: World,
+    crowd: Crowd,
+    bucket: PlanBucket,
+    values: dict[str, Tree],
+    batch: Batch,
+    keys: Array,
+    columns: list[Array],
+    *,
+    train: bool,
+) -> tuple[list[Array], Tree]:
+    """The columns `[n, B, d]` with the features of a bucket's slots in them, and the bucket's new statistics."""
+    mask = batch.observed[bucket.lanes, bucket.columns]
+    inputs = [_read_slots(context, world, crowd, batch, part.j, part.positions) for part in bucket.segments]
+
+    def run(params, stats, x, m, key, column):
+        key = jax.random.fold_in(key, column)
+        dtype = context.settings.dtype
+        return networks.apply(bucket.spec, params, stats, x, dtype=dtype, mask=m, key=key, train=train)
+
+    features, statistics = jax.vmap(run)(
+        values["params"], values["statistics"], jnp.concatenate(inputs), mask, keys[bucket.lanes], bucket.columns
+    )
+    features = jnp.where(mask[..., None], features, 0)
+    new, offset = list(columns), 0
+    for segment in bucket.segments:
+        part = features[offset : offset + len(segment.positions)]
+        whole = len(part) == len(crowd.lanes)
+        new[segment.j] = part if whole else new[segment.j].at[segment.positions].set(part)
+        offset += len(segment.positions)
+    return new, statistics
 
 
 def _encode_group(
     context: Context, world: World, crowd: Crowd, group: DenseGroup, stacks: Tree, batch: Batch, columns: list[Array]
 ) -> list[Array]:
     """The columns `[n, B, d]` with the features of a group's slots in them."""
-
-    def inputs(j: int, lanes: np.ndarray) -> Array:
-        return jax.vmap(
-            lambda member, rows, m: read_inputs(
-                world.tables, context.modalities[j], member, rows, m, context.settings.dtype
-            )
-        )(crowd.member[lanes], batch.index[lanes], batch.observed[lanes, j])
-
-    features = group(stacks, inputs)
+    features = group(stacks, functools.partial(_read_slots, context, world, crowd, batch))
     new = list(columns)
     for j in np.unique(group.columns):
         mine = np.flatnonzero(group.columns == j)

@@ -14,6 +14,7 @@ from fedjax_mm.simulation.settings import Settings
 
 torch = pytest.importorskip("torch")
 references = pytest.importorskip("fedjax_mm.bench.torch_reference")
+streams_of = pytest.importorskip("fedjax_mm.bench.torch_streams")
 
 ROUNDS, CLIENTS, SAMPLES = 2, 4, 12
 LR = 0.1
@@ -143,7 +144,7 @@ def test_streams(monkeypatch):
     engine = build_engine(methods.find("fedavg")(), build_population((0,), [federation]), settings)
     state = engine.gathered(engine.initial_state())
     task = references.make_task(workload, federation, [])
-    reference = references.FedAvgStreams(task)
+    reference = streams_of.FedAvgStreams(task)
 
     def tree(module, row=0):
         return jax.tree.map(lambda leaf: np.array(leaf[row]), state.stores[module][0]["params"])
@@ -157,7 +158,7 @@ def test_streams(monkeypatch):
     values += [fusion["hidden"]["kernel"].T, fusion["hidden"]["bias"], fusion["score"]["kernel"].T]
     values += [value for layer in head for value in (layer["kernel"].T, layer["bias"])]
     fill(reference.params, values)
-    monkeypatch.setattr(references, "DROPOUT", 0.0)
+    monkeypatch.setattr(streams_of, "DROPOUT", 0.0)
     found = reference.scores(reference.params, task.rows[0]).detach().numpy()
     inputs = {name: federation.data.inputs[name][federation.train.of(0)] for name in "ab"}
     expected = engine.predict(state, 0, 0, inputs)["head"]
@@ -166,7 +167,7 @@ def test_streams(monkeypatch):
     reference.round()
     assert all(not torch.equal(a, b) for a, b in zip(before, reference.params, strict=True))
     sensing = pytest.importorskip("fedjax_mm.models.sensing")
-    assert (references.CHANNELS, references.WINDOWS) == (sensing.CHANNELS, sensing.WINDOWS)
+    assert (streams_of.CHANNELS, streams_of.WINDOWS) == (sensing.CHANNELS, sensing.WINDOWS)
 
 
 def test_batches_are_the_clients_samples_in_an_order_of_their_own(both):

@@ -131,6 +131,14 @@ def host(tree):
     return jax.tree.map(lambda leaf: np.array(leaf), tree)
 
 
+def assert_blocks_agree(a, b, tolerance):
+    np.testing.assert_array_equal(a.evaluation.confusion, b.evaluation.confusion)
+    np.testing.assert_allclose(a.evaluation.loss, b.evaluation.loss, rtol=tolerance, atol=tolerance)
+    assert a.terms.keys() == b.terms.keys()
+    for name, values in a.terms.items():
+        np.testing.assert_allclose(values, b.terms[name], rtol=tolerance, atol=tolerance, err_msg=name)
+
+
 def named_leaves(tree):
     return [(jax.tree_util.keystr(path), np.asarray(leaf)) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
 
@@ -193,6 +201,7 @@ def sim():
         host,
         same_bits,
         gap,
+        assert_blocks_agree,
         network,
     )
     return types.SimpleNamespace(**{f.__name__: f for f in (*names, with_tables, named_leaves, device, cohort)})

@@ -42,14 +42,6 @@ def outcome(sim, case, devices, **options):
     return engine, sim.host(engine.gathered(result.state)), result.blocks
 
 
-def assert_blocks_agree(a, b, tolerance):
-    np.testing.assert_array_equal(a.evaluation.confusion, b.evaluation.confusion)
-    np.testing.assert_allclose(a.evaluation.loss, b.evaluation.loss, rtol=tolerance, atol=tolerance)
-    assert a.terms.keys() == b.terms.keys()
-    for name, values in a.terms.items():
-        np.testing.assert_allclose(values, b.terms[name], rtol=tolerance, atol=tolerance, err_msg=name)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "executors"),
@@ -64,7 +56,7 @@ def test_several_devices_equal_one(case, executors, sim):
             engine, state, others = outcome(sim, case, asked, executor=executor, **options)
             assert engine.devices == used and engine.executor_name == executor
             assert sim.gap(reference, state) < 1e-9, executor
-            assert_blocks_agree(blocks[-1], others[-1], 1e-9)
+            sim.assert_blocks_agree(blocks[-1], others[-1], 1e-9)
 
 
 def test_a_state_is_laid_out_and_gathered_without_loss_and_gone_on_with(sim):

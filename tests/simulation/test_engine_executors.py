@@ -50,14 +50,6 @@ def outcome(sim, case, executor, **options):
     return result.end, result.blocks[-1]
 
 
-def assert_blocks_agree(a, b, tolerance):
-    np.testing.assert_array_equal(a.evaluation.confusion, b.evaluation.confusion)
-    np.testing.assert_allclose(a.evaluation.loss, b.evaluation.loss, rtol=tolerance, atol=tolerance)
-    assert a.terms.keys() == b.terms.keys()
-    for name, values in a.terms.items():
-        np.testing.assert_allclose(values, b.terms[name], rtol=tolerance, atol=tolerance, err_msg=name)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_three_rounds_agree_in_float64(case, sim):
@@ -66,7 +58,7 @@ def test_three_rounds_agree_in_float64(case, sim):
         for executor in EXECUTORS[1:] if case in ("pool", "shared") else ("map",):
             state, other = outcome(sim, case, executor, precision="float64")
             assert sim.gap(reference, state) < 1e-9, executor
-            assert_blocks_agree(block, other, 1e-9)
+            sim.assert_blocks_agree(block, other, 1e-9)
 
 
 @pytest.mark.slow
@@ -87,5 +79,5 @@ def test_lockstep_and_map_agree_after_a_round(sim):
         reference, block = outcome(sim, "shared", "lockstep", **options)
         state, other = outcome(sim, "shared", "map", **options)
     assert sim.gap(reference, state) < 1e-9
-    assert_blocks_agree(block, other, 1e-9)
+    sim.assert_blocks_agree(block, other, 1e-9)
     assert block.evaluation.confusion.sum() == 3 * 5, "every client is evaluated, absent ones too"
