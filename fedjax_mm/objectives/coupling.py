@@ -6,6 +6,8 @@ from typing import NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
+from fedjax_mm.objectives.elimination import solve_definite
+
 Array = jax.Array
 FAR = -1e30
 """Log of nothing: so low that its exponential is 0, and finite, so that differences of it are no NaN."""
@@ -161,6 +163,6 @@ class _Plan:
         # change nothing: p pᵀ makes it regular.
         own = jnp.diag(jnp.where(self.mask, columns, 1)) + marginal[:, None] * marginal[None, :]
         hessian = own - dot(coupling.T, coupling) * jnp.sum(self.mask).astype(coupling.dtype)
-        after = self.reach(g + jnp.linalg.solve(hessian, marginal - columns))
+        after = self.reach(g + solve_definite(hessian, marginal - columns))
         # A step that is not finite is not better.
         return jax.tree.map(lambda new, old: jnp.where(after[3] < before[3], new, old), after, before)

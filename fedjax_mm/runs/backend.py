@@ -12,8 +12,6 @@ import platformdirs
 from fedjax_mm.errors import UsageError
 from fedjax_mm.simulation.placement import THREADS
 
-SPARE_THREADS = 1
-"""More are not better: work is cut into as many pieces as there are threads."""
 MOST_CORES = 8
 """By default no more cores become devices: each device has a copy of the data."""
 
@@ -38,9 +36,9 @@ def prepare_backend(devices: str | int | None = None) -> None:
     if named or _config("jax_num_cpu_devices") > 0:
         return
     count = _count(devices)
-    # A device waits on a thread of XLA's pool for what others of its threads do: with no more threads than devices all
-    # may wait for ever. The pool's size is read from here.
-    os.environ.setdefault(THREADS, str(count + SPARE_THREADS))
+    if count > 1:
+        # A thread of XLA's pool for each device and no more, or work moves from core to core. Its size is read from here.
+        os.environ.setdefault(THREADS, str(count))
     try:
         jax.config.update("jax_num_cpu_devices", count)
     except RuntimeError:

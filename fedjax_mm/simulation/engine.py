@@ -271,7 +271,6 @@ def assemble(context: Context, world: World, population: Population) -> Engine:
     """
     name, reason = choose_executor(context)
     sizes = population.train_sizes()
-    division, where = choose_division(context, sizes, name)
     executor = make_executor(name, context, sizes, _called(population))
     reader = make_executor(name, dataclasses.replace(context, cohort=context.clients), sizes, _called(population))
     state = state_shapes(context, world)
@@ -281,8 +280,9 @@ def assemble(context: Context, world: World, population: Population) -> Engine:
     active = jax.ShapeDtypeStruct((plan.size,), bool)
     round_ = jax.ShapeDtypeStruct((), jnp.int32)
     rounds = tuple(Round(context, stage.phases) for stage in stages)
-    for stage in rounds:
-        stage.check(plan, world, state)
+    predictors, waits = predictor_names(context, plan, world, state)
+    waits = waits.union(*(stage.check(plan, world, state) for stage in rounds))
+    division, where = choose_division(context, sizes, name, waits)
     outcome = jax.eval_shape(rounds[0].trainer(plan).train, world, state, lanes, active, round_)
     shards = make_shards(context, world, population, division, name) if division else None
     return Engine(
@@ -295,7 +295,7 @@ def assemble(context: Context, world: World, population: Population) -> Engine:
         reason=f"{reason}; {where}",
         stages=stages,
         rounds=tuple(Round(shards.context, stage.phases) for stage in stages) if shards else rounds,
-        predictors=predictor_names(context, plan, world, state),
+        predictors=predictors,
         upload=tuple(
             exchange(context, stage.trained, (outcome.upload.mean, outcome.upload.stack), plan.size) for stage in rounds
         ),

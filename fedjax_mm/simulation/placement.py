@@ -16,7 +16,8 @@ from fedjax_mm.simulation.settings import CHUNK
 THREADS = "NPROC"
 """The environment variable that says how many threads XLA's pool on a CPU has; without it, as many as devices or cores.
 
-With no more threads than devices, devices that wait for their own threads may wait for ever.
+A thread more than devices costs speed: it takes parts of their work from the core that has their parameters in its
+cache. It is needed only by programs that wait for the pool, see `waits`.
 """
 FEW_SHAPES = 4
 """Up to so many client shapes a CPU is faster client after client: a client's parameters stay in cache."""
@@ -43,38 +44,50 @@ def choose_executor(context: Context) -> tuple[str, str]:
     return "lockstep", f"{shapes} client shapes on a CPU: encoders of one shape step together"
 
 
-def choose_division(context: Context, sizes: np.ndarray, name: str) -> tuple[Division | None, str]:
+def choose_division(
+    context: Context, sizes: np.ndarray, name: str, waits: frozenset[str] = frozenset()
+) -> tuple[Division | None, str]:
     """How lanes are divided among devices, and why.
 
     Args:
         context: The context; its settings may give a number of devices.
         sizes: Training samples of each lane, `[S, K]`.
         name: The executor's name.
+        waits: Operations of the program that wait for threads of XLA's pool.
 
     Returns:
         The division, None for one device, and a few words.
 
     Raises:
-        UsageError: More devices are asked for than there are.
+        UsageError: More devices are asked for than there are, or several processes cannot share the lanes.
     """
     asked, present = context.settings.devices, jax.device_count()
-    if asked is None and jax.default_backend() == "cpu" and int(os.environ.get(THREADS, 0)) <= present:
-        asked = 1
     if asked is not None and asked > present:
         raise UsageError(
             f"devices is {asked}, but JAX has {present} ({jax.default_backend()}); on a CPU, --devices sets them"
         )
-    processes = jax.process_count()
-    if name == "debug" or (asked or present) == 1:
+    processes, wanted = jax.process_count(), asked or present
+    if name == "debug" or wanted == 1:
         return None, "one device"
-    division = divide(context.stores, sizes, asked or present, multiple=processes)
+    here = wanted // processes
+    if waits and here > 1 and jax.default_backend() == "cpu" and _pool_threads(present) <= here:
+        what = f"{', '.join(sorted(waits))} may wait for ever on {here} devices of as many threads"
+        if processes > 1:
+            raise UsageError(f"{what}; set {THREADS}={here + 1}")
+        return None, f"one device: {what}, {THREADS}={here + 1} helps"
+    division = divide(context.stores, sizes, wanted, multiple=processes)
     if division is None and processes > 1:
         raise UsageError(
             f"these lanes do not divide evenly over {processes} processes; as many seeds as processes do, or a multiple"
         )
     if division is None:
-        return None, f"one device of {asked or present}: these lanes do not divide evenly"
+        return None, f"one device of {wanted}: these lanes do not divide evenly"
     return division, f"{division.by} over {division.devices} devices"
+
+
+def _pool_threads(devices: int) -> int:
+    """Threads of XLA's pool on a CPU."""
+    return max(int(os.environ.get(THREADS) or os.cpu_count() or 1), devices)
 
 
 def make_executor(name: str, context: Context, sizes: np.ndarray, called: Sequence[str] = ()) -> Executor:

@@ -13,12 +13,13 @@ from fedjax_mm.simulation.context import Context, Slots, State, World
 from fedjax_mm.simulation.forward import Crowd, encode, gather_crowd, per_lane, read, see
 from fedjax_mm.simulation.plans import Plan, single_plans
 from fedjax_mm.simulation.population import Population, Tables
+from fedjax_mm.simulation.waits import traced
 
 Array = jax.Array
 
 
-def predictor_names(context: Context, plan: Plan, world: World, state: Any) -> tuple[str, ...]:
-    """The method's predictors, the primary one first; computes nothing.
+def predictor_names(context: Context, plan: Plan, world: World, state: Any) -> tuple[tuple[str, ...], frozenset[str]]:
+    """The method's predictors, the primary one first, and the operations in them that wait; computes nothing.
 
     Raises:
         UsageError: The primary predictor is not among them.
@@ -28,7 +29,7 @@ def predictor_names(context: Context, plan: Plan, world: World, state: Any) -> t
         lanes, rows = jnp.zeros(plan.size, jnp.int32), jnp.zeros((plan.size, 1), jnp.int32)
         return _scores(context, plan, world, state, lanes, rows)
 
-    found = jax.eval_shape(scores, world, state)
+    waits, found = traced(scores, world, state)
     if not isinstance(found, dict):
         raise UsageError(f"{context.method.name}: predict must return a dict of name -> scores")
     names, expected = list(found), (plan.size, 1, context.spec.classes)
@@ -41,7 +42,7 @@ def predictor_names(context: Context, plan: Plan, world: World, state: Any) -> t
     primary = context.method.primary
     if primary not in names:
         raise UsageError(f"{context.method.name}: its primary predictor {primary!r} is not among {names}")
-    return (primary, *(name for name in names if name != primary))
+    return (primary, *(name for name in names if name != primary)), waits
 
 
 def scores_of(

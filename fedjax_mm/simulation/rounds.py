@@ -16,6 +16,7 @@ from fedjax_mm.simulation.executors import Executor
 from fedjax_mm.simulation.keys import derive
 from fedjax_mm.simulation.local import Trainer, all_finite
 from fedjax_mm.simulation.plans import Plan
+from fedjax_mm.simulation.waits import traced
 
 Array = jax.Array
 Tree = Any
@@ -126,8 +127,11 @@ class Round:
         )
         return cohort, empty_progress(self.context, self.trained, state, shapes)
 
-    def check(self, plan: Plan, world: World, state: State) -> None:
+    def check(self, plan: Plan, world: World, state: State) -> frozenset[str]:
         """Traces one round on shapes alone.
+
+        Returns:
+            The operations in it that wait (`waits.WAITING`).
 
         Raises:
             UsageError: What the method returns would change the shape of its states.
@@ -143,7 +147,7 @@ class Round:
             progress = self.advance(plan, world, cohort, progress, lanes, lanes == 0)
             return self.close(world, cohort, progress)[0]
 
-        jax.eval_shape(one_round, world, state)
+        return traced(one_round, world, state)[0]
 
     def advance(
         self, plan: Plan, world: World, cohort: Cohort, progress: Progress, lanes: Array, active: Array

@@ -26,9 +26,9 @@ def answer(devices, **environment):
     return int(count), threads, cache
 
 
-def test_cores_become_devices_with_threads_to_spare_and_programs_are_kept(tmp_path):
+def test_cores_become_devices_with_a_thread_each_and_programs_are_kept(tmp_path):
     count, threads, cache = answer(3, XDG_CACHE_HOME=str(tmp_path))
-    assert (count, threads) == (3, "4")
+    assert (count, threads) == (3, "3")
     assert cache.startswith(f"{tmp_path}/fedjax_mm/xla-")
 
 
