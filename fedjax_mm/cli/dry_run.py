@@ -64,8 +64,8 @@ def _buckets(engine: Engine) -> pd.DataFrame:
     counts = Counter()
     for store in engine.context.stores.values():
         if store.module.network is None:
-            for position, spec in enumerate(store.specs):
-                counts[str(spec)] += int((store.bucket == position).sum())
+            for position, spec in enumerate(store.networks):
+                counts[str(spec)] += int((store.network == position).sum())
     return pd.DataFrame({"architecture": list(counts), "encoders": list(counts.values())})
 
 

@@ -30,8 +30,13 @@ def lecun_uniform(key: Array, shape: tuple[int, ...], dtype: Any) -> Array | np.
     """
     if isinstance(key, Tracer):
         return jax.nn.initializers.lecun_uniform()(key, shape, dtype)
-    bits = np.asarray(jax.random.key_data(key)).astype(np.uint64).reshape(-1)
+    return drawn_uniform(np.asarray(jax.random.key_data(key)), shape, dtype)
+
+
+def drawn_uniform(words: np.ndarray, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """What `lecun_uniform` draws from a key, whose words these are."""
     limit = math.sqrt(3 / max(math.prod(shape[:-1]), 1))
+    bits = words.astype(np.uint64).reshape(-1)
     return np.random.Generator(np.random.Philox(key=bits[:2])).uniform(-limit, limit, shape).astype(dtype)
 
 

@@ -9,7 +9,7 @@ FEW = 16
 
 
 def solve_definite(matrix: Array, right: Array) -> Array:
-    """x with A x = b, for a symmetric positive definite A; `vmap`able.
+    """The x of A x = b, for a symmetric positive definite A; `vmap`able.
 
     By Gauss-Jordan elimination, which such a matrix lets go without pivoting; with more than `FEW` unknowns by
     `jnp.linalg.solve`. On a CPU that calls LAPACK, which costs more than it computes on batches of small matrices, and

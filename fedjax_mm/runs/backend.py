@@ -37,7 +37,7 @@ def prepare_backend(devices: str | int | None = None) -> None:
         return
     count = _count(devices)
     if count > 1:
-        # A thread of XLA's pool for each device and no more, or work moves from core to core. Its size is read from here.
+        # The size of XLA's pool: with more threads than devices, work moves from core to core.
         os.environ.setdefault(THREADS, str(count))
     try:
         jax.config.update("jax_num_cpu_devices", count)

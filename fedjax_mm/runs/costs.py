@@ -104,7 +104,8 @@ def _held(engine: Engine) -> dict[str, np.ndarray]:
     held = {}
     for name, store in engine.context.stores.items():
         sizes = np.array([size["params"] // itemsize for size in module_bytes(engine.context, name)])
-        held[name] = np.where(store.bucket >= 0, sizes[store.bucket], 0)
+        pieces = np.where(store.bucket >= 0, sizes[store.bucket], 0)
+        held[name] = pieces.reshape(len(pieces), -1, store.network.shape[1]).sum(axis=1)
     return held
 
 

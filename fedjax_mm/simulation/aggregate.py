@@ -214,7 +214,8 @@ def _add_networks(
 def _weights(context: Context, name: str, bucket: PlanBucket, outcome: Outcome) -> Array:
     """Weight of each slot in its average: the samples that trained it, or 1 for every holder."""
     info, module = outcome.crowd.info, context.layout.modules[name]
-    n = info.n_m[bucket.lanes, bucket.columns] if module.network is None else info.n[bucket.lanes]
+    modality = bucket.columns % len(context.modalities)
+    n = info.n_m[bucket.lanes, modality] if module.network is None else info.n[bucket.lanes]
     weights = n if module.weight == "samples" else jnp.ones_like(n)
     return weights.astype(context.settings.dtype)
 

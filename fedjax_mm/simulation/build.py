@@ -198,9 +198,9 @@ def _check(method: Method, layout: Layout, stores: dict[str, Store], spec: Spec,
                     f"{sorted(layout.modules)}, losses {sorted(method.losses)}"
                 )
     for name, store in stores.items():
-        if store.module.network is not None and jax.tree.leaves(networks.shapes(store.specs[0], settings.dtype)[1]):
+        if store.module.network is not None and jax.tree.leaves(networks.shapes(store.networks[0], settings.dtype)[1]):
             raise UsageError(f"{method.name}: module {name!r} has BatchNorm statistics; only encoders may")
-        mixed = [j for j, column in enumerate(store.bucket.T) if len(set(column[column >= 0])) > 1]
+        mixed = [j for j, column in enumerate(store.network.T) if len(set(column[column >= 0])) > 1]
         if store.module.share == "mean" and mixed:
             raise UsageError(
                 f"{method.name} averages {name}, but clients' {name} for {spec.modalities[mixed[0]]!r} differ in "

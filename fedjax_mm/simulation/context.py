@@ -102,18 +102,6 @@ def select(mask: Array, new: Tree, old: Tree) -> Tree:
     return jax.tree.map(lambda a, b: jnp.where(mask.reshape((-1,) + (1,) * (a.ndim - 1)), a, b), new, old)
 
 
-def zip_parts(prefix: Tree, *trees: Tree) -> list[tuple[Any, ...]]:
-    """The leaves of a prefix, each with what the trees have in its place."""
-    leaves, structure = jax.tree.flatten(prefix)
-    return list(zip(leaves, *(structure.flatten_up_to(tree) for tree in trees), strict=True))
-
-
-def map_parts(function: Callable[..., Tree], prefix: Tree, *trees: Tree) -> Tree:
-    """A tree with `function(leaf, parts of the trees...)` in the place of each leaf of the prefix."""
-    results = [function(*parts) for parts in zip_parts(prefix, *trees)]
-    return jax.tree.unflatten(jax.tree.structure(prefix), results)
-
-
 def slot_rows(world: World, module: str, part: str, bucket: PlanBucket, lanes: Array) -> Array:
     """The rows of a plan bucket's slots, int32 `[slots]`, for lanes `[plan.size]` picked at run time."""
     if part in bucket.rows:

@@ -1,4 +1,4 @@
-"""Dense encoders of unlike architecture, layer by layer: layers of one shape are one product, whoever's they are.
+"""Dense encoders, kept and computed layer by layer: layers of one shape are one stack, whoever's they are.
 
 What compiles slowly and runs slowly is many small operations. A federation of a hundred clients has a hundred distinct
 encoders, but their layers have a few shapes.
@@ -13,197 +13,175 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from fedjax_mm.models.encoders import EncoderSpec
+from fedjax_mm.models.layers import drawn_uniform, linear
+from fedjax_mm.models.networks import NetworkSpec
 from fedjax_mm.models.product import product
 
 Array = jax.Array
 Tree = Any
 KINDS = ("dnn", "mlp")
+DRAWS = 2
+"""Keys that building one layer takes from its network's: of its kernel and of its bias."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerSpec:
+    """A dense layer. Its parameters are `{"kernel", "bias"}`.
+
+    Attributes:
+        inputs: Width of what goes in.
+        outputs: Width of what comes out.
+        relu: Whether a ReLU follows.
+    """
+
+    inputs: int
+    outputs: int
+    relu: bool
+
+    def build(self, rngs: nnx.Rngs, dtype: Any) -> nnx.Module:
+        """The layer as a module."""
+        return linear(self.inputs, self.outputs, dtype=dtype, rngs=rngs)
+
+    def draw(self, keys: Array, level: np.ndarray, dtype: Any) -> Tree:
+        """The layers of some encoders, with the values `networks.init` would give them there.
+
+        Args:
+            keys: The encoders' keys, `[n]`.
+            level: Which of an encoder's layers each is, from 0, int `[n]`.
+            dtype: Floating dtype.
+
+        Returns:
+            The parameters, NumPy leaves `[n, ...]`.
+        """
+        own = np.asarray(jax.random.key_data(jax.vmap(jax.random.fold_in)(keys, DRAWS * level)))
+        kernels = [drawn_uniform(key, (self.inputs, self.outputs), dtype) for key in own]
+        return {"bias": np.zeros((len(own), self.outputs), dtype), "kernel": np.stack(kernels)}
+
+    def __str__(self) -> str:
+        return f"dense {self.inputs}-{self.outputs}{' relu' if self.relu else ''}"
+
+
+def layers_of(spec: NetworkSpec) -> tuple[NetworkSpec, ...]:
+    """The pieces a network is kept in: the layers of a dense encoder of numbers, everything else whole."""
+    if not isinstance(spec, EncoderSpec) or spec.kind not in KINDS or spec.vocabulary:
+        return (spec,)
+    sizes = list(itertools.pairwise((math.prod(spec.shape), *spec.widths, spec.dim)))
+    last = len(sizes) - 1
+    return tuple(LayerSpec(*size, relu=level < last or spec.kind == "mlp") for level, size in enumerate(sizes))
+
+
+def split(specs: Sequence[NetworkSpec], bucket: np.ndarray) -> tuple[tuple[NetworkSpec, ...], np.ndarray]:
+    """Networks in pieces.
+
+    Args:
+        specs: Architectures.
+        bucket: The architecture of each network, int32 `[L, J]`, -1 where there is none.
+
+    Returns:
+        The distinct pieces, and the piece of each (lane, level * J + j), int32 `[L, levels * J]`, -1 where there is
+        none. A network that is kept whole is a piece of level 0.
+    """
+    chains = [layers_of(spec) for spec in specs]
+    positions: dict[NetworkSpec, int] = {}
+    levels = max(map(len, chains))
+    table = np.full((levels, len(specs) + 1), -1, np.int32)
+    for level, (number, chain) in itertools.product(range(levels), enumerate(chains)):
+        if level < len(chain):
+            table[level, number] = positions.setdefault(chain[level], len(positions))
+    return tuple(positions), np.concatenate(list(table[:, bucket]), axis=1)
+
+
+def joined(layers: Sequence[Tree]) -> Tree:
+    """The parameters of a dense encoder as its module has them, from those of its layers."""
+    hidden = {"hidden": dict(enumerate(layers[:-1]))} if len(layers) > 1 else {}
+    return {**hidden, "last": layers[-1]}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Piece:
-    """Slots of one bucket and modality: rows `start` to `stop` of the bucket, group slots `slots`."""
-
-    bucket: int
-    start: int
-    stop: int
-    slots: np.ndarray
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Layer:
-    """The layers of one depth and shape.
+    """The slots of one level in a stack of layers: rows `first` to `first + len(slots)` of it.
 
     Attributes:
-        name: Which stack of parameters holds them.
-        level: Their depth, from 0.
-        first: Their first row in the stack.
-        slots: The group slot of each, int `[n]`.
-        pieces: The same by bucket, in that order.
-        relu: Whether a ReLU follows.
-        inputs: Width of what goes in.
-        outputs: Width of what comes out.
-        last: Whether the encoder ends here.
+        stack: The stack's position.
+        first: Its first row.
+        slots: Modality * lanes + lane of each row, int `[n]`.
+        segments: The same as (modality, lanes).
     """
 
-    name: str
-    level: int
+    stack: int
     first: int
     slots: np.ndarray
-    pieces: tuple[Piece, ...]
-    relu: bool
-    inputs: int
-    outputs: int
-    last: bool
+    segments: tuple[tuple[int, np.ndarray], ...]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class DenseGroup:
-    """Buckets of dense encoders as stacks of layers. Its parameters are `{stack: {"kernel", "bias"}}`.
-
-    Attributes:
-        members: Positions of the buckets in the plan.
-        specs: Their architectures.
-        layers: All layers, level by level.
-        lanes: Stack -> the plan's lane of each of its rows, int `[rows]`.
-        row_columns: Stack -> the modality of each of its rows, int `[rows]`.
-        slot_lanes: The plan's lane of each slot, int `[slots]`; slots are ordered by modality.
-        columns: The modality of each slot, int `[slots]`.
-    """
-
-    members: tuple[int, ...]
-    specs: tuple[EncoderSpec, ...]
-    layers: tuple[Layer, ...]
-    lanes: dict[str, np.ndarray]
-    row_columns: dict[str, np.ndarray]
-    slot_lanes: np.ndarray
-    columns: np.ndarray
-
-    def stack(self, trees: Sequence[Tree]) -> dict[str, Tree]:
-        """The parameters of the buckets (those at `members`, in order) as stacks of layers."""
-        parts: dict[str, list[Tree]] = {name: [] for name in self.lanes}
-        for layer in self.layers:
-            for piece in layer.pieces:
-                tree = _layer_of(trees[piece.bucket], layer.level)
-                parts[layer.name].append(jax.tree.map(lambda leaf, p=piece: leaf[p.start : p.stop], tree))
-        return {name: jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *found) for name, found in parts.items()}
-
-    def unstack(self, stacks: dict[str, Tree]) -> list[Tree]:
-        """The inverse of `stack`."""
-        rows: list[dict[int, list[tuple[int, Tree]]]] = [{} for _ in self.specs]
-        for layer in self.layers:
-            first = layer.first
-            for piece in layer.pieces:
-                end = first + piece.stop - piece.start
-                tree = jax.tree.map(lambda leaf, a=first, b=end: leaf[a:b], stacks[layer.name])
-                rows[piece.bucket].setdefault(layer.level, []).append((piece.start, tree))
-                first = end
-        trees = []
-        for spec, levels in zip(self.specs, rows, strict=True):
-            whole = {
-                level: jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *[t for _, t in sorted(parts, key=_start)])
-                for level, parts in levels.items()
-            }
-            depth = len(spec.widths)
-            hidden = {"hidden": {level: whole[level] for level in range(depth)}} if depth else {}
-            trees.append({**hidden, "last": whole[depth]})
-        return trees
-
-    def __call__(self, stacks: dict[str, Tree], read: Callable[[int, np.ndarray], Array]) -> Array:
-        """One forward pass of all slots.
-
-        Args:
-            stacks: The parameters.
-            read: From a modality and lanes `[n]` to their inputs, `[n, B, ...]`, finite where masked.
-
-        Returns:
-            Features `[slots, B, d]`.
-        """
-        before: dict[int, list[tuple[np.ndarray, Array]]] = {}
-        finished: list[tuple[np.ndarray, Array]] = []
-        for level, layers in itertools.groupby(self.layers, key=lambda layer: layer.level):
-            after: dict[int, list[tuple[np.ndarray, Array]]] = {}
-            for layer in layers:
-                x = self._inputs(layer, read) if level == 0 else _pick(before[layer.inputs], layer.slots)
-                rows = slice(layer.first, layer.first + len(layer.slots))
-                kernel, bias = stacks[layer.name]["kernel"][rows], stacks[layer.name]["bias"][rows]
-                y = jax.vmap(product)(x, kernel) + bias[:, None]
-                y = jax.nn.relu(y) if layer.relu else y
-                (finished if layer.last else after.setdefault(layer.outputs, [])).append((layer.slots, y))
-            before = after
-        return _pick(finished, np.arange(len(self.columns)))
-
-    def _inputs(self, layer: Layer, read: Callable[[int, np.ndarray], Array]) -> Array:
-        """Inputs `[n, B, features]` of the first layers of a shape."""
-        columns, lanes = self.columns[layer.slots], self.slot_lanes[layer.slots]
-        parts = [read(int(j), lanes[columns == j]) for j in np.unique(columns)]
-        return jnp.concatenate([part.reshape(*part.shape[:2], -1) for part in parts])
-
-
-def make_group(
-    members: Sequence[int], specs: Sequence[EncoderSpec], segments: Sequence[Sequence[tuple[int, np.ndarray]]]
-) -> DenseGroup:
-    """Groups buckets.
+def pieces_by_level(
+    stacks: Sequence[Sequence[tuple[int, np.ndarray]]], modalities: int, lanes: int
+) -> list[list[Piece]]:
+    """The rows of stacks, level by level.
 
     Args:
-        members: Their positions in the plan.
-        specs: Their architectures, of a kind in `KINDS`, on numbers.
-        segments: For each, (modality, lanes) of its slots, one after another.
+        stacks: For each stack, (level * modalities + modality, lanes) of its rows one after another, ascending.
+        modalities: The number of modalities.
+        lanes: The number of lanes.
 
     Returns:
-        The group.
+        For each level its pieces.
     """
-    pieces, count = [], 0
-    columns, lanes = [], []
-    found = []
-    for bucket, parts in enumerate(segments):
-        start = 0
-        for j, positions in parts:
-            found.append((j, bucket, start, positions))
-            start += len(positions)
-    for j, bucket, start, positions in sorted(found, key=lambda entry: entry[:3]):
-        slots = np.arange(count, count + len(positions))
-        pieces.append(Piece(bucket, start, start + len(positions), slots))
-        columns.append(np.full(len(positions), j))
-        lanes.append(positions)
-        count += len(positions)
-    slot_lanes, slot_columns = np.concatenate(lanes), np.concatenate(columns)
-    layers, rows = [], {}
-    for level in range(1 + max(len(spec.widths) for spec in specs)):
-        for key, mine in _by_shape(pieces, specs, level).items():
-            inputs, outputs, relu, last = key
-            name = f"{inputs}x{outputs}{'' if relu else ' linear'}"
-            slots = np.concatenate([piece.slots for piece in mine])
-            first = sum(map(len, rows.setdefault(name, [])))
-            layers.append(Layer(name, level, first, slots, tuple(mine), relu, inputs, outputs, last))
-            rows[name].append(slots)
-    stacked = {name: np.concatenate(parts) for name, parts in rows.items()}
-    return DenseGroup(
-        members=tuple(members),
-        specs=tuple(specs),
-        layers=tuple(layers),
-        lanes={name: slot_lanes[slots] for name, slots in stacked.items()},
-        row_columns={name: slot_columns[slots] for name, slots in stacked.items()},
-        slot_lanes=slot_lanes,
-        columns=slot_columns,
-    )
+    levels: dict[int, list[Piece]] = {}
+    for number, segments in enumerate(stacks):
+        first = 0
+        for level, group in itertools.groupby(segments, key=lambda segment: segment[0] // modalities):
+            mine = tuple((column % modalities, held) for column, held in group)
+            slots = np.concatenate([m * lanes + held for m, held in mine])
+            levels.setdefault(level, []).append(Piece(number, first, slots, mine))
+            first += len(slots)
+    return [levels[level] for level in sorted(levels)]
 
 
-def _by_shape(
-    pieces: Sequence[Piece], specs: Sequence[EncoderSpec], level: int
-) -> dict[tuple[int, int, bool, bool], list[Piece]]:
-    """The pieces that have a layer of a level, by its widths, whether a ReLU follows and whether it is the last."""
-    shapes: dict[tuple[int, int, bool, bool], list[Piece]] = {}
-    for piece in pieces:
-        spec = specs[piece.bucket]
-        sizes = (math.prod(spec.shape), *spec.widths, spec.dim)
-        if level + 1 < len(sizes):
-            last = level + 2 == len(sizes)
-            key = (sizes[level], sizes[level + 1], not last or spec.kind == "mlp", last)
-            shapes.setdefault(key, []).append(piece)
-    return shapes
+def run_layers(
+    levels: Sequence[Sequence[Piece]],
+    specs: Sequence[LayerSpec],
+    stacks: Sequence[Tree],
+    read: Callable[[int, np.ndarray], Array],
+) -> tuple[np.ndarray, Array]:
+    """One forward pass of all dense encoders.
+
+    Args:
+        levels: As `pieces_by_level` gives them; at least one.
+        specs: The layer of each stack.
+        stacks: The parameters of each.
+        read: From a modality and lanes `[n]` to their inputs, `[n, B, ...]`, finite where masked.
+
+    Returns:
+        Slots in ascending order, int `[n]`, and their features `[n, B, d]`.
+    """
+    before: dict[int, list[tuple[np.ndarray, Array]]] = {}
+    everything: list[tuple[np.ndarray, Array]] = []
+    for level, pieces in enumerate(levels):
+        after: dict[int, list[tuple[np.ndarray, Array]]] = {}
+        deeper = np.concatenate([piece.slots for piece in levels[level + 1]]) if level + 1 < len(levels) else []
+        for piece in pieces:
+            spec, rows = specs[piece.stack], slice(piece.first, piece.first + len(piece.slots))
+            x = _pick(before[spec.inputs], piece.slots) if level else _inputs(piece, read)
+            kernel, bias = stacks[piece.stack]["kernel"][rows], stacks[piece.stack]["bias"][rows]
+            y = jax.vmap(product)(x, kernel) + bias[:, None]
+            y = jax.nn.relu(y) if spec.relu else y
+            ends = ~np.isin(piece.slots, deeper)
+            if not ends.all():
+                after.setdefault(spec.outputs, []).append((piece.slots, y))
+            if ends.any():
+                everything.append((piece.slots[ends], y if ends.all() else y[np.flatnonzero(ends)]))
+        before = after
+    slots = np.sort(np.concatenate([piece.slots for piece in levels[0]]))
+    return slots, _pick(everything, slots)
+
+
+def _inputs(piece: Piece, read: Callable[[int, np.ndarray], Array]) -> Array:
+    parts = [read(modality, lanes) for modality, lanes in piece.segments]
+    return jnp.concatenate([part.reshape(*part.shape[:2], -1) for part in parts])
 
 
 def _pick(parts: Sequence[tuple[np.ndarray, Array]], slots: np.ndarray) -> Array:
@@ -218,12 +196,3 @@ def _pick(parts: Sequence[tuple[np.ndarray, Array]], slots: np.ndarray) -> Array
     if (np.diff(index) == 1).all():
         return whole[index[0] : index[-1] + 1]
     return whole[index]
-
-
-def _layer_of(params: Tree, level: int) -> Tree:
-    hidden = params.get("hidden", {})
-    return hidden[level] if level < len(hidden) else params["last"]
-
-
-def _start(part: tuple[int, Tree]) -> int:
-    return part[0]

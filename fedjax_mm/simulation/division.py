@@ -51,7 +51,7 @@ def divide(stores: Mapping[str, Store], sizes: np.ndarray, devices: int, *, mult
     Returns:
         The division, by seeds where both are as good; None where none is worth it.
     """
-    signature = np.concatenate([store.bucket for store in stores.values()], axis=1)
+    signature = np.concatenate([store.network for store in stores.values()], axis=1)
     shape = np.unique(signature, axis=0, return_inverse=True)[1].reshape(sizes.shape)
     counts = [count for count in range(2, devices + 1) if count % multiple == 0]
     found = [_by_seeds(shape, count) for count in counts] + [_by_clients(shape, sizes, count) for count in counts]

@@ -10,8 +10,8 @@ import numpy as np
 
 from fedjax_mm.methods.method import Batch, Info, Lane, Method
 from fedjax_mm.models import networks
-from fedjax_mm.simulation.context import Context, Slots, State, World, at, select, take, zip_parts
-from fedjax_mm.simulation.dense import DenseGroup
+from fedjax_mm.simulation.context import Context, Slots, State, World, at, select, take
+from fedjax_mm.simulation.dense import LayerSpec, pieces_by_level, run_layers
 from fedjax_mm.simulation.plans import Plan, PlanBucket
 from fedjax_mm.simulation.population import read_batch, read_inputs
 
@@ -33,7 +33,7 @@ class Crowd(NamedTuple):
         download: What they received.
         state: Their client state.
         round: The round, int32.
-        views: View -> networks by unit, for the views that are frozen.
+        views: View -> networks by slot, for the views that are frozen.
     """
 
     lanes: Array
@@ -64,7 +64,7 @@ def gather_crowd(
         round_: The round, int32 scalar.
 
     Returns:
-        The crowd, and its networks as the round starts with them, by unit: private ones its own, shared ones the
+        The crowd, and its networks as the round starts with them, by slot: private ones its own, shared ones the
         server's.
     """
     seed, member = world.tables.seed[lanes], world.tables.member[lanes]
@@ -83,7 +83,6 @@ def gather_crowd(
             ]
             for name in start
         }
-    start, views = plan.grouped(start), {view: plan.grouped(networks) for view, networks in views.items()}
     download = jax.vmap(lambda m, server, i: m.download(server, i))(method, at(state.server, seed), info)
     crowd = Crowd(
         lanes=lanes,
@@ -124,23 +123,26 @@ def encode(
         plan: The plan.
         world: The world.
         crowd: The plan's lanes.
-        encoders: Encoders by unit.
+        encoders: Encoders by slot, a tree per bucket.
         batch: The batch, leaves `[n, ...]`.
         keys: A key per lane, `[n]`.
         train: Whether layers that differ in training are in training.
 
     Returns:
-        Features `[n, M, B, d]`, 0 where not observed, and the new statistics per unit.
+        Features `[n, M, B, d]`, 0 where not observed, and the new statistics per bucket.
     """
     shape = (plan.size, batch.y.shape[1], context.settings.dim)
     columns = [jnp.zeros(shape, context.settings.dtype)] * len(context.modalities)
-    statistics = []
-    for unit, values in zip(plan.units["encoders"], encoders, strict=True):
-        if isinstance(unit, DenseGroup):
-            columns, new = _encode_group(context, world, crowd, unit, values["params"], batch, columns), {}
+    statistics, layers = [], []
+    for bucket, values in zip(plan.buckets["encoders"], encoders, strict=True):
+        new = {}
+        if isinstance(bucket.spec, LayerSpec):
+            layers.append((bucket, values["params"]))
         else:
-            columns, new = _encode_bucket(context, world, crowd, unit, values, batch, keys, columns, train=train)
+            columns, new = _encode_bucket(context, world, crowd, bucket, values, batch, keys, columns, train=train)
         statistics.append(new)
+    if layers:
+        columns = _encode_layers(context, world, crowd, layers, batch, columns)
     return jnp.stack(columns, axis=1), statistics
 
 
@@ -180,24 +182,40 @@ def _encode_bucket(
     new, offset = list(columns), 0
     for segment in bucket.segments:
         part = features[offset : offset + len(segment.positions)]
-        whole = len(part) == len(crowd.lanes)
-        new[segment.j] = part if whole else new[segment.j].at[segment.positions].set(part)
+        new[segment.j] = _filled(new[segment.j], segment.positions, part)
         offset += len(segment.positions)
     return new, statistics
 
 
-def _encode_group(
-    context: Context, world: World, crowd: Crowd, group: DenseGroup, stacks: Tree, batch: Batch, columns: list[Array]
+def _encode_layers(
+    context: Context,
+    world: World,
+    crowd: Crowd,
+    layers: list[tuple[PlanBucket, Tree]],
+    batch: Batch,
+    columns: list[Array],
 ) -> list[Array]:
-    """The columns `[n, B, d]` with the features of a group's slots in them."""
-    features = group(stacks, functools.partial(_read_slots, context, world, crowd, batch))
+    """The columns `[n, B, d]` with the features of the dense encoders in them."""
+    lanes, modalities = len(crowd.lanes), len(context.modalities)
+    stacks = [[(segment.j, segment.positions) for segment in bucket.segments] for bucket, _ in layers]
+    slots, features = run_layers(
+        pieces_by_level(stacks, modalities, lanes),
+        [bucket.spec for bucket, _ in layers],  # pyright: ignore[reportArgumentType]
+        [params for _, params in layers],
+        functools.partial(_read_slots, context, world, crowd, batch),
+    )
     new = list(columns)
-    for j in np.unique(group.columns):
-        mine = np.flatnonzero(group.columns == j)
-        lanes = group.slot_lanes[mine]
-        kept = jnp.where(batch.observed[lanes, int(j), :, None], features[mine[0] : mine[-1] + 1], 0)
-        new[j] = new[j].at[lanes].set(kept)
+    for j in np.unique(slots // lanes):
+        first, end = np.searchsorted(slots, [j * lanes, (j + 1) * lanes])
+        positions = slots[first:end] - j * lanes
+        kept = jnp.where(batch.observed[positions, int(j), :, None], features[first:end], 0)
+        new[j] = _filled(new[j], positions, kept)
     return new
+
+
+def _filled(column: Array, lanes: np.ndarray, values: Array) -> Array:
+    """A column with the values of some lanes in it."""
+    return values if len(lanes) == len(column) else column.at[lanes].set(values)
 
 
 class Sight(NamedTuple):
@@ -228,7 +246,7 @@ def see(
     """Runs the networks of every view; gradients flow through `current` only, the others run in evaluation mode.
 
     Returns:
-        What is seen, and the current encoders' new statistics per unit.
+        What is seen, and the current encoders' new statistics per bucket.
     """
     features, params, quantities = {}, {}, {}
     features["current"], statistics = encode(context, plan, world, crowd, current["encoders"], batch, keys, train=train)
@@ -277,9 +295,10 @@ def _lane_params(context: Context, slots: Slots) -> dict[str, Tree]:
 
 def _squared_distance(context: Context, plan: Plan, encoders: list, reference: list) -> Array:
     table = jnp.zeros((plan.size, len(context.modalities)), context.settings.dtype)
-    for unit, a, b in zip(plan.units["encoders"], encoders, reference, strict=True):
-        columns = iter(jax.tree.leaves(unit.row_columns))
-        for lanes, x, y in zip_parts(unit.lanes, a["params"], b["params"]):
-            gaps = jax.tree.map(lambda x, y: jnp.sum(jnp.square(x - y).reshape(x.shape[0], -1), axis=1), x, y)
-            table = table.at[lanes, next(columns)].add(sum(jax.tree.leaves(gaps)))
+    for bucket, a, b in zip(plan.buckets["encoders"], encoders, reference, strict=True):
+        gaps = jax.tree.map(
+            lambda x, y: jnp.sum(jnp.square(x - y).reshape(x.shape[0], -1), axis=1), a["params"], b["params"]
+        )
+        modality = bucket.columns % len(context.modalities)
+        table = table.at[bucket.lanes, modality].add(sum(jax.tree.leaves(gaps)))
     return table

@@ -13,11 +13,12 @@ import numpy as np
 from fedjax_mm.errors import UsageError
 from fedjax_mm.methods.layout import Phase, Rows, Upload
 from fedjax_mm.methods.method import Batch, Lane, Method, Terms
-from fedjax_mm.simulation.context import Context, Slots, State, World, at, map_parts, select, zip_parts
+from fedjax_mm.simulation.context import Context, Slots, State, World, at, select
 from fedjax_mm.simulation.forward import Crowd, gather_crowd, per_lane, read, see
 from fedjax_mm.simulation.keys import derive
 from fedjax_mm.simulation.optimise import clip_factor
 from fedjax_mm.simulation.plans import Plan
+from fedjax_mm.simulation.stores import PARTS
 
 Array = jax.Array
 Tree = Any
@@ -98,23 +99,15 @@ class Trainer:
         )
         finite = self._finite(networks, upload)
         ok = crowd.active & jnp.all(jnp.stack(list(finite.values())), axis=0)
-        kept = self.plan.ungrouped(self._kept(ok, networks, start))
+        kept = self._kept(ok, networks, start)
         return Outcome(crowd, kept, optimisers, upload, finite, ok, terms)
 
     def _kept(self, ok: Array, networks: Slots, start: Slots) -> Slots:
         """The new networks of lanes that are `ok`, the old ones of the others."""
-
-        def choose(lanes: np.ndarray, new: Tree, old: Tree) -> Tree:
-            return select(ok[lanes], new, old)
-
         return {
             name: [
-                {
-                    "params": map_parts(choose, unit.lanes, new["params"], old["params"]),
-                    "statistics": new["statistics"]
-                    and map_parts(choose, unit.lanes, new["statistics"], old["statistics"]),
-                }
-                for unit, new, old in zip(self.plan.units[name], networks[name], start[name], strict=True)
+                {part: select(ok[bucket.lanes], new[part], old[part]) for part in PARTS}
+                for bucket, new, old in zip(self.plan.buckets[name], networks[name], start[name], strict=True)
             ]
             for name in networks
         }
@@ -208,13 +201,15 @@ class Trainer:
             new[name] = [values | {"params": p} for values, p in zip(networks[name], trained[name], strict=True)]
         if "encoders" in names:
             new["encoders"] = [
-                values | {"statistics": fresh and select(stepping[unit.lanes], fresh, values["statistics"])}
-                for unit, values, fresh in zip(self.plan.units["encoders"], new["encoders"], statistics, strict=True)
+                values | {"statistics": select(stepping[bucket.lanes], fresh, values["statistics"])}
+                for bucket, values, fresh in zip(
+                    self.plan.buckets["encoders"], new["encoders"], statistics, strict=True
+                )
             ]
         return new, optimisers, terms
 
     def _optimisers(self, world: World, crowd: Crowd, names: tuple[str, ...], networks: Slots) -> Tree:
-        """Fresh optimiser states by unit."""
+        """Fresh optimiser states by slot."""
 
         def fresh(name: str, lanes: np.ndarray, params: Tree) -> Tree:
             rules = at(world.optimisers[self.context.layout.modules[name].group], crowd.seed[lanes])
@@ -222,8 +217,8 @@ class Trainer:
 
         return {
             name: [
-                map_parts(partial(fresh, name), unit.lanes, values["params"])
-                for unit, values in zip(self.plan.units[name], networks[name], strict=True)
+                fresh(name, bucket.lanes, values["params"])
+                for bucket, values in zip(self.plan.buckets[name], networks[name], strict=True)
             ]
             for name in names
         }
@@ -249,14 +244,12 @@ class Trainer:
         for name in params:
             group = self.context.layout.modules[name].group
             pairs = [
-                (unit.lanes, map_parts(partial(moved, group), unit.lanes, p, g, s))
-                for unit, p, g, s in zip(
-                    self.plan.units[name], params[name], gradients[name], states[name], strict=True
+                moved(group, bucket.lanes, p, g, s)
+                for bucket, p, g, s in zip(
+                    self.plan.buckets[name], params[name], gradients[name], states[name], strict=True
                 )
             ]
-            new_params[name], new_states[name] = (
-                [map_parts(lambda _, pair, k=k: pair[k], lanes, both) for lanes, both in pairs] for k in (0, 1)
-            )
+            new_params[name], new_states[name] = ([pair[k] for pair in pairs] for k in (0, 1))
         return new_params, new_states
 
     def _clip_factors(self, world: World, crowd: Crowd, gradients: dict) -> dict[str, Array | None]:
@@ -269,11 +262,10 @@ class Trainer:
             for name, trees in gradients.items():
                 if self.context.layout.modules[name].group != group:
                     continue
-                for unit, tree in zip(self.plan.units[name], trees, strict=True):
-                    for lanes, part in zip_parts(unit.lanes, tree):
-                        for leaf in jax.tree.leaves(part):
-                            rows = jnp.sum(jnp.square(leaf).reshape(leaf.shape[0], -1), axis=1)
-                            squared = squared.at[lanes].add(rows)
+                for bucket, tree in zip(self.plan.buckets[name], trees, strict=True):
+                    for leaf in jax.tree.leaves(tree):
+                        rows = jnp.sum(jnp.square(leaf).reshape(leaf.shape[0], -1), axis=1)
+                        squared = squared.at[bucket.lanes].add(rows)
             factors[group] = clip_factor(squared, rule.clip[crowd.seed])
         return factors
 
@@ -291,13 +283,10 @@ class Trainer:
 
     def _finite(self, networks: Slots, upload: Upload) -> dict[str, Array]:
         finite = {}
-        for name, units in self.plan.units.items():
+        for name, buckets in self.plan.buckets.items():
             finite[name] = jnp.ones(self.plan.size, bool)
-            for unit, values in zip(units, networks[name], strict=True):
-                parts = zip_parts(unit.lanes, values["params"])
-                parts += zip_parts(unit.lanes, values["statistics"]) if values["statistics"] else []
-                for lanes, part in parts:
-                    finite[name] = finite[name].at[lanes].min(all_finite(part, len(lanes)))
+            for bucket, values in zip(buckets, networks[name], strict=True):
+                finite[name] = finite[name].at[bucket.lanes].min(all_finite(values, len(bucket.lanes)))
         finite["upload"] = all_finite(upload, self.plan.size)
         return finite
 

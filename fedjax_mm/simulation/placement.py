@@ -102,16 +102,14 @@ def make_executor(name: str, context: Context, sizes: np.ndarray, called: Sequen
     Returns:
         The executor.
     """
-    # What a client keeps of an optimiser lies by bucket.
-    group = context.settings.optimizer_state != "keep"
     if name == "lockstep":
         # An accelerator is better off with padding than with one class of clients waiting for the other.
         split = jax.default_backend() == "cpu"
         batch = context.settings.batch or 1
         cohort = min(context.cohort, context.clients)
-        return Lockstep(lockstep_plans(context.stores, sizes, cohort, batch=batch, split=split, group=group))
+        return Lockstep(lockstep_plans(context.stores, sizes, cohort, batch=batch, split=split))
     chunk = CHUNK.fullmatch(name)
-    plans = tuple(single_plans(context.stores, int(chunk[1]) if chunk else 1, group=group))
+    plans = tuple(single_plans(context.stores, int(chunk[1]) if chunk else 1))
     if name != "debug":
         return Map(plans, context.seeds, context.clients)
     return Debug(plans, context.seeds, context.clients, tuple(called))

@@ -3,14 +3,10 @@
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
-from fedjax_mm.models.encoders import EncoderSpec
 from fedjax_mm.models.networks import NetworkSpec
-from fedjax_mm.simulation import dense
-from fedjax_mm.simulation.dense import DenseGroup
 from fedjax_mm.simulation.stores import ROWS, Store
 
 MOST_HALVES = 2
@@ -22,7 +18,7 @@ class Segment:
     """The slots of one modality inside a bucket.
 
     Attributes:
-        j: Modality (0 for modules that are not encoders).
+        j: Column of the store's tables (0 for modules that exist once a lane).
         positions: Positions of their lanes in the plan, ascending, int32 `[c]`.
     """
 
@@ -53,19 +49,10 @@ class PlanBucket:
         """Position in the plan of each slot's lane."""
         return np.concatenate([segment.positions for segment in self.segments])
 
-    @property
-    def row_columns(self) -> np.ndarray:
-        """As `columns`: a row of the parameters is a slot."""
-        return self.columns
-
     @functools.cached_property
     def columns(self) -> np.ndarray:
-        """Modality of each slot."""
+        """Column of each slot in the store's tables: its modality, or level * M + modality."""
         return np.concatenate([np.full(len(segment.positions), segment.j) for segment in self.segments])
-
-
-Unit = PlanBucket | DenseGroup
-"""Both have `lanes`: for a bucket an array, for a group one for each of its stacks, a prefix of its parameters."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -77,48 +64,18 @@ class Plan:
         members: The lanes it is made for, int32: all of them (`size` of them, in this order), or the group from which
             `size` are picked at run time.
         seeds: Position of each lane's seed, int32 `[size]`; None where it depends on the lane picked.
-        buckets: Module name -> its buckets, as networks are kept.
-        units: Module name -> what is computed and trained as one: its buckets, those of dense encoders as a group.
+        buckets: Module name -> its buckets.
     """
 
     size: int
     members: np.ndarray
     seeds: np.ndarray | None
     buckets: Mapping[str, tuple[PlanBucket, ...]]
-    units: Mapping[str, tuple[Unit, ...]]
-
-    def grouped(self, networks: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-        """Networks by bucket, `{"params", "statistics"}` each, as networks by unit."""
-        by_unit = {}
-        for name, values in networks.items():
-            by_unit[name] = []
-            for unit in self.units[name]:
-                if isinstance(unit, DenseGroup):
-                    params = unit.stack([values[position]["params"] for position in unit.members])
-                    by_unit[name].append({"params": params, "statistics": {}})
-                else:
-                    by_unit[name].append(values[self.buckets[name].index(unit)])
-        return by_unit
-
-    def ungrouped(self, networks: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-        """The inverse of `grouped`."""
-        by_bucket = {}
-        for name, values in networks.items():
-            found: dict[int, Any] = {}
-            for unit, value in zip(self.units[name], values, strict=True):
-                if isinstance(unit, DenseGroup):
-                    trees = unit.unstack(value["params"])
-                    for position, params in zip(unit.members, trees, strict=True):
-                        found[position] = {"params": params, "statistics": {}}
-                else:
-                    found[self.buckets[name].index(unit)] = value
-            by_bucket[name] = [found[position] for position in sorted(found)]
-        return by_bucket
 
 
 def shape_groups(stores: Mapping[str, Store]) -> list[np.ndarray]:
     """The lanes of equal client shape, groups and lanes in ascending order."""
-    signature = np.concatenate([store.bucket for store in stores.values()], axis=1)
+    signature = np.concatenate([store.network for store in stores.values()], axis=1)
     _, first, group = np.unique(signature, axis=0, return_index=True, return_inverse=True)
     group = np.argsort(np.argsort(first))[group.reshape(-1)]
     order = np.argsort(group, kind="stable")
@@ -126,7 +83,7 @@ def shape_groups(stores: Mapping[str, Store]) -> list[np.ndarray]:
 
 
 def lockstep_plans(
-    stores: Mapping[str, Store], sizes: np.ndarray, cohort: int, *, batch: int, split: bool, group: bool = True
+    stores: Mapping[str, Store], sizes: np.ndarray, cohort: int, *, batch: int, split: bool
 ) -> tuple[Plan, ...]:
     """Plans of lanes that step together.
 
@@ -141,7 +98,6 @@ def lockstep_plans(
         cohort: Clients in a round.
         batch: Local batch size.
         split: Whether lanes may be split into classes.
-        group: Whether dense encoders are computed layer by layer.
 
     Returns:
         The plans; each has as many lanes of every seed, in ascending order.
@@ -150,8 +106,7 @@ def lockstep_plans(
     if len(groups) == 1 and cohort < everyone:
         first = np.repeat(np.arange(seeds) * everyone, cohort)
         buckets = {name: _buckets(store, first, picked=True) for name, store in stores.items()}
-        units = _units(buckets, group)
-        return (Plan(seeds * cohort, groups[0], np.repeat(np.arange(seeds), cohort), buckets, units),)
+        return (Plan(seeds * cohort, groups[0], np.repeat(np.arange(seeds), cohort), buckets),)
     classes = size_classes(stores, sizes, batch) if split else np.zeros(everyone, int)
     plans = []
     for label in np.unique(classes):
@@ -159,7 +114,7 @@ def lockstep_plans(
         lanes = (np.arange(seeds)[:, None] * everyone + clients).reshape(-1).astype(np.int32)
         buckets = {name: _buckets(store, lanes, picked=False) for name, store in stores.items()}
         seed = np.repeat(np.arange(seeds), len(clients))
-        plans.append(Plan(len(lanes), lanes, seed, buckets, _units(buckets, group)))
+        plans.append(Plan(len(lanes), lanes, seed, buckets))
     return tuple(plans)
 
 
@@ -175,7 +130,7 @@ def size_classes(stores: Mapping[str, Store], sizes: np.ndarray, batch: int) -> 
     candidates = [np.zeros(clients, int), np.minimum(np.log2(steps.max() / steps).astype(int), MOST_HALVES)]
     if len(distinct) <= MOST_CLASSES:
         candidates.append(rank.reshape(-1))
-    bucket = stores["encoders"].bucket.reshape(seeds, clients, -1)
+    bucket = stores["encoders"].network.reshape(seeds, clients, -1)
 
     def price(classes: np.ndarray) -> float:
         work, compiled = 0, 0
@@ -188,33 +143,14 @@ def size_classes(stores: Mapping[str, Store], sizes: np.ndarray, batch: int) -> 
     return min(candidates, key=price)
 
 
-def single_plans(stores: Mapping[str, Store], size: int = 1, *, group: bool = True) -> list[Plan]:
+def single_plans(stores: Mapping[str, Store], size: int = 1) -> list[Plan]:
     """One plan a client shape, for `size` lanes at a time, or fewer where the shape has no more."""
     plans = []
     for members in shape_groups(stores):
         some = members[:size]
         buckets = {name: _buckets(store, some, picked=None) for name, store in stores.items()}
-        plans.append(Plan(len(some), members, None, buckets, _units(buckets, group)))
+        plans.append(Plan(len(some), members, None, buckets))
     return plans
-
-
-def _units(buckets: Mapping[str, tuple[PlanBucket, ...]], group: bool) -> dict[str, tuple[Unit, ...]]:
-    """The units of a plan: a group of the dense encoders, if there are several, then the other buckets."""
-    units: dict[str, tuple[Unit, ...]] = dict(buckets)
-    encoders = buckets["encoders"]
-    members = [i for i, bucket in enumerate(encoders) if _dense(bucket.spec)]
-    if group and len(members) > 1:
-        found = dense.make_group(
-            members,
-            [encoders[i].spec for i in members],  # pyright: ignore[reportArgumentType]
-            [[(segment.j, segment.positions) for segment in encoders[i].segments] for i in members],
-        )
-        units["encoders"] = (found, *(bucket for i, bucket in enumerate(encoders) if i not in members))
-    return units
-
-
-def _dense(spec: NetworkSpec) -> bool:
-    return isinstance(spec, EncoderSpec) and spec.kind in dense.KINDS and not spec.vocabulary
 
 
 def _buckets(store: Store, lanes: np.ndarray, *, picked: bool | None) -> tuple[PlanBucket, ...]:

@@ -1,8 +1,9 @@
 """Where parameters live: one stacked array per bucket of equal shape, a row per owner.
 
-A slot is (lane, modality) for encoders and (lane,) for every other network. Each slot points at a row of its bucket.
-What is private has a row per slot; what the server averages has a row per seed (and modality), to which the slots of
-that seed point. Owning is nothing but this map.
+Dense encoders are kept layer by layer (see `dense`), everything else whole; either is a piece here. A slot is (lane,
+level and modality) for encoders and (lane,) for every other network. Each slot points at a row of its bucket. What is
+private has a row per slot; what the server averages has a row per seed (level and modality), to which the slots of that
+seed point. Owning is nothing but this map.
 """
 
 import dataclasses
@@ -20,6 +21,7 @@ from fedjax_mm.methods.layout import Layout, Module
 from fedjax_mm.models import applicable, networks
 from fedjax_mm.models.networks import NetworkSpec
 from fedjax_mm.models.pool import draw_encoder, shared_encoder
+from fedjax_mm.simulation.dense import LayerSpec, joined, split
 from fedjax_mm.simulation.keys import derive
 from fedjax_mm.simulation.population import Population
 from fedjax_mm.simulation.settings import Settings
@@ -37,15 +39,19 @@ class Store:
     Attributes:
         name: The module's name.
         module: The module.
-        specs: The architecture of each bucket.
-        bucket: Bucket of each slot, int32 `[L, J]`, -1 where there is none; J is M for encoders, else 1.
-        rows: Part (`params`, `statistics`) -> row of each slot within its bucket, int32 `[L, J]`, -1 where none; under
-            `slots` a row of its own for every slot, for what a client keeps of a network whoever owns it.
-        owners: Part -> per bucket, for each row, a lane of its owner and its j, `[rows, 2]`.
+        networks: The distinct architectures.
+        network: The one of each (lane, j), int32 `[L, J]`, -1 where there is none; J is M for encoders, else 1.
+        specs: The piece that is in each bucket.
+        bucket: Bucket of each slot, int32 `[L, levels * J]`, -1 where there is none.
+        rows: Part (`params`, `statistics`) -> row of each slot within its bucket, int32, likewise; under `slots` a row
+            of its own for every slot, for what a client keeps of a network whoever owns it.
+        owners: Part -> per bucket, for each row, a lane of its owner and its column, `[rows, 2]`.
     """
 
     name: str
     module: Module
+    networks: tuple[NetworkSpec, ...]
+    network: np.ndarray
     specs: tuple[NetworkSpec, ...]
     bucket: np.ndarray
     rows: Mapping[str, np.ndarray]
@@ -64,11 +70,11 @@ def build_stores(layout: Layout, population: Population, settings: Settings) -> 
         if settings.statistics is not None:
             module = dataclasses.replace(module, statistics=settings.statistics)
         if module.network is None:
-            specs, bucket = encoder_buckets(population, settings)
+            found, network = encoder_architectures(population, settings)
         else:
-            specs, bucket = (module.network,), np.zeros((population.lanes, 1), np.int32)
+            found, network = (module.network,), np.zeros((population.lanes, 1), np.int32)
         seeds = np.repeat(np.arange(len(population.seeds)), population.clients)
-        stores[name] = _store(name, module, specs, bucket, seeds)
+        stores[name] = _store(name, module, found, network, seeds)
     return stores
 
 
@@ -83,11 +89,11 @@ def restrict(store: Store, lanes: np.ndarray, seeds: np.ndarray) -> Store:
     Returns:
         A storage with the same buckets and, in each, only the rows of these lanes.
     """
-    return _store(store.name, store.module, store.specs, store.bucket[lanes], seeds)
+    return _store(store.name, store.module, store.networks, store.network[lanes], seeds)
 
 
-def encoder_buckets(population: Population, settings: Settings) -> tuple[tuple[NetworkSpec, ...], np.ndarray]:
-    """The distinct encoder architectures and the bucket of each (lane, modality), int32 `[L, M]`, -1 where none.
+def encoder_architectures(population: Population, settings: Settings) -> tuple[tuple[NetworkSpec, ...], np.ndarray]:
+    """The distinct encoder architectures and the one of each (lane, modality), int32 `[L, M]`, -1 where none.
 
     Raises:
         UsageError: No kind of `settings.encoders` applies to a modality that some client holds.
@@ -153,31 +159,39 @@ def initial_values(store: Store, population: Population, keys: Array, settings: 
         Per bucket `{"params": tree, "statistics": tree}`, leaves `[rows, ...]`.
     """
     own = store.module.network is None and settings.model == "pool"
+    width = store.network.shape[1]
 
     @jax.vmap
     def key_of(key: Array, client: Array, j: Array) -> Array:
         key = derive(key, f"initial {store.name}", j)
         return derive(key, "client", client) if own else key
 
-    lanes, j = np.concatenate(store.owners["params"]).T
-    seed, client = np.divmod(lanes, population.clients)
-    all_owners = np.stack([seed, client if own else 0 * client, j], axis=1)
-    owners_of = np.split(all_owners, np.cumsum([len(rows) for rows in store.owners["params"]])[:-1])
-    distinct_of = [np.unique(owners, axis=0, return_inverse=True) for owners in owners_of]
-    asked = np.concatenate([distinct for distinct, _ in distinct_of])
-    row_keys = iter(key_of(keys[asked[:, 0]], *jnp.asarray(asked[:, 1:], jnp.int32).T))
     values = []
-    for position, (spec, (distinct, copies)) in enumerate(zip(store.specs, distinct_of, strict=True)):
-        fresh = [networks.init(spec, next(row_keys), settings.dtype) for _ in distinct]
-        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *[params for params, _ in fresh])
+    for position, (spec, owners) in enumerate(zip(store.specs, store.owners["params"], strict=True)):
+        seed, client = np.divmod(owners[:, 0], population.clients)
+        asked = np.stack([seed, client if own else 0 * client, owners[:, 1]], axis=1)
+        (seed, client, column), copies = _distinct(asked)
+        row_keys = key_of(keys[seed], jnp.asarray(client, jnp.int32), jnp.asarray(column % width, jnp.int32))
+        if isinstance(spec, LayerSpec):
+            params, statistics = spec.draw(row_keys, column // width, settings.dtype), {}
+        else:
+            fresh = [networks.init(spec, key, settings.dtype) for key in row_keys]
+            params = jax.tree.map(lambda *leaves: np.stack(leaves), *[params for params, _ in fresh])
+            statistics = fresh[0][1]
         count = len(store.owners["statistics"][position])
         values.append(
             {
-                "params": jax.tree.map(jnp.asarray, at(stacked, copies.reshape(-1))),
-                "statistics": jax.tree.map(lambda leaf, n=count: jnp.repeat(leaf[None], n, axis=0), fresh[0][1]),
+                "params": jax.tree.map(jnp.asarray, at(params, copies)),
+                "statistics": jax.tree.map(lambda leaf, n=count: jnp.repeat(leaf[None], n, axis=0), statistics),
             }
         )
     return values
+
+
+def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct rows of `[n, k]`, as `[k, m]`, and which of them each row is."""
+    distinct, which = np.unique(rows, axis=0, return_inverse=True)
+    return distinct.T, which.reshape(-1)
 
 
 def value_shapes(store: Store, settings: Settings) -> list[Tree]:
@@ -191,13 +205,39 @@ def value_shapes(store: Store, settings: Settings) -> list[Tree]:
     return values
 
 
+def network_of(
+    store: Store, values: Sequence[Mapping[str, Tree]], lane: int, j: int = 0, *, part: str = "params", rows: str = ""
+) -> Tree | None:
+    """One network, in the form `networks.init` gives it.
+
+    Args:
+        store: The storage of its module.
+        values: What is stored, as `initial_values` returns it.
+        lane: Its lane.
+        j: Its modality; 0 for a module that exists once a lane.
+        part: `params` or `statistics`.
+        rows: Rows to follow (`slots`); by default the part's own.
+
+    Returns:
+        The tree; None where the lane has no such network.
+    """
+    width = store.network.shape[1]
+    columns = [c for c in range(j, store.bucket.shape[1], width) if store.bucket[lane, c] >= 0]
+    pieces = [at(values[store.bucket[lane, c]][part], store.rows[rows or part][lane, c]) for c in columns]
+    if not pieces:
+        return None
+    layers = isinstance(store.specs[store.bucket[lane, j]], LayerSpec)
+    return joined(pieces) if layers and part == "params" else pieces[0]
+
+
 def at(tree: Tree, index: Any) -> Tree:
     """Every leaf indexed along its leading axis."""
     return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
-def _store(name: str, module: Module, specs: Sequence[NetworkSpec], bucket: np.ndarray, seed: np.ndarray) -> Store:
-    store = Store(name, module, tuple(specs), bucket, {}, {})
+def _store(name: str, module: Module, found: Sequence[NetworkSpec], network: np.ndarray, seed: np.ndarray) -> Store:
+    specs, bucket = split(found, network)
+    store = Store(name, module, tuple(found), network, specs, bucket, {}, {})
     tables = {part: _rows(bucket, len(specs), seed if store.shared(part) else None) for part in ROWS}
     rows = {part: table for part, (table, _) in tables.items()}
     return dataclasses.replace(store, rows=rows, owners={part: owners for part, (_, owners) in tables.items()})

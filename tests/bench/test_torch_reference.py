@@ -11,6 +11,7 @@ from fedjax_mm.bench.workloads import W1, W2, W3, W4, architectures, make_federa
 from fedjax_mm.simulation.engine import build_engine
 from fedjax_mm.simulation.population import build_population
 from fedjax_mm.simulation.settings import Settings
+from fedjax_mm.simulation.stores import network_of
 
 torch = pytest.importorskip("torch")
 references = pytest.importorskip("fedjax_mm.bench.torch_reference")
@@ -57,10 +58,9 @@ def both():
 def network(engine, state, module, client, j=0):
     """A client's network as the references write one, or None."""
     store = engine.context.stores[module]
-    position, row = store.bucket[client, j], store.rows["params"][client, j]
-    if position < 0:
+    tree = network_of(store, state.stores[module], client, j)
+    if tree is None:
         return None
-    tree = jax.tree.map(lambda leaf: leaf[row], state.stores[module][position]["params"])
     hidden = tree.get("hidden", tree.get("layers", {}))
     layers = [hidden[key] for key in sorted(hidden, key=int)] + ([tree["last"]] if "last" in tree else [])
     return [leaf for layer in layers for leaf in (layer["kernel"].T, layer["bias"])]

@@ -58,26 +58,28 @@ def engine(workload, clients, pool=200):
 )
 def test_the_networks_are_those_of_the_table(workload, expected):
     stores = engine(workload, 12).context.stores
-    assert {str(spec) for spec in stores["encoders"].specs} == expected
-    assert [str(spec) for spec in stores["head"].specs] == [f"mlp {workload.settings['dim']}-{workload.classes}"]
+    assert {str(spec) for spec in stores["encoders"].networks} == expected
+    assert [str(spec) for spec in stores["head"].networks] == [f"mlp {workload.settings['dim']}-{workload.classes}"]
 
 
 @pytest.mark.parametrize("workload", [W1, W2, W3], ids=lambda workload: workload.name)
 def test_the_references_get_the_encoders_that_the_engine_draws(workload):
     store = engine(workload, 9).context.stores["encoders"]
     found = architectures(workload, 9)
-    for client, row in enumerate(store.bucket):
+    for client, row in enumerate(store.network):
         expected = {
-            m: (*store.specs[b].shape, *store.specs[b].widths, store.specs[b].dim) for m, b in enumerate(row) if b >= 0
+            m: (*store.networks[b].shape, *store.networks[b].widths, store.networks[b].dim)
+            for m, b in enumerate(row)
+            if b >= 0
         }
         assert found[client] == expected
 
 
 def test_streams_have_one_encoder_each_attention_and_a_head_of_two_layers():
     stores = engine(W4, 2, pool=192).context.stores
-    assert [str(spec) for spec in stores["encoders"].specs] == ["sensing 200x3-96"]
-    assert [str(spec) for spec in stores["head"].specs] == ["mlp 96-96-12"]
-    assert [str(spec) for spec in stores["fusion"].specs] == ["attention 96-96"]
+    assert [str(spec) for spec in stores["encoders"].networks] == ["sensing 200x3-96"]
+    assert [str(spec) for spec in stores["head"].networks] == ["mlp 96-96-12"]
+    assert [str(spec) for spec in stores["fusion"].networks] == ["attention 96-96"]
 
 
 def test_a_block_is_as_many_rounds_as_it_takes_to_be_timed():

@@ -132,7 +132,7 @@ def test_widths_survive_the_manifest(tiny):
     experiment = request.experiment("run", given)
     assert experiment.settings.widths == ((), (8, 4))
     stores = experiment.engines["local"].context.stores
-    assert {str(spec) for spec in stores["encoders"].specs} == {"mlp 3-48", "mlp 3-8-4-48"}
+    assert {str(spec) for spec in stores["encoders"].networks} == {"mlp 3-48", "mlp 3-8-4-48"}
     again = manifest.restore(json.loads(json.dumps(manifest.describe(experiment, []))))
     assert again.settings == experiment.settings
 

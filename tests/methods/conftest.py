@@ -13,6 +13,7 @@ from fedjax_mm.federation.tables import index_table
 from fedjax_mm.simulation.engine import build_engine
 from fedjax_mm.simulation.population import build_population
 from fedjax_mm.simulation.settings import Settings
+from fedjax_mm.simulation.stores import network_of
 
 SAMPLES, CLASSES = 72, 3
 DEFAULTS = {
@@ -73,12 +74,9 @@ class Trial:
     def of_client(self, module, client, round_=-1):
         """The parameters one client has in a module after a round, one tree a network, by modality."""
         store = self.engine.context.stores[module]
-        places = zip(store.bucket[client], store.rows["params"][client], strict=True)
-        return [
-            jax.tree.map(lambda leaf, row=row: leaf[row], self.states[round_].stores[module][bucket]["params"])
-            for bucket, row in places
-            if bucket >= 0
-        ]
+        values = self.states[round_].stores[module]
+        found = [network_of(store, values, client, j) for j in range(store.network.shape[1])]
+        return [tree for tree in found if tree is not None]
 
     def term(self, name):
         """A term or counter, `[rounds]`."""

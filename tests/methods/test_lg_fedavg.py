@@ -46,7 +46,7 @@ def test_the_head_alone_is_sent(trial):
 
 def test_with_unlike_encoders_d_times_c_plus_c_numbers_are_sent(laboratory, three):
     engine = laboratory.build(LgFedAvg(), three, model="pool", precision="float32", dim=5)
-    assert len(engine.context.stores["encoders"].specs) > 2
+    assert len(engine.context.stores["encoders"].networks) > 2
     for way in (*engine.upload, engine.download):
         np.testing.assert_array_equal(way.of_cohort(np.arange(3)[None], []), 3 * 4 * (5 * 3 + 3))
     params, _ = shapes(HeadSpec(512, (), 100), jnp.float32)

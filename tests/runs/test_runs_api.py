@@ -12,6 +12,7 @@ from fedjax_mm.errors import RunError, UsageError
 from fedjax_mm.runs.entries import make_entries
 from fedjax_mm.runs.experiment import prepare
 from fedjax_mm.runs.manifest import describe, restore
+from fedjax_mm.simulation.stores import network_of
 
 
 def test_the_directory_has_what_the_design_says(both):
@@ -146,8 +147,8 @@ def test_features_are_those_of_the_clients_own_encoders(straight, federation):
 
     def parameters(module, j):
         lane = run.seeds.index(seed) * federation.size + client
-        bucket, row = stores[module].bucket[lane, j], stores[module].rows["params"][lane, j]
-        return jax.tree.map(lambda leaf: np.asarray(leaf[row], np.float64), state.stores[module][bucket]["params"])
+        found = network_of(stores[module], state.stores[module], lane, j)
+        return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), found)
 
     for j, modality in enumerate(("a", "b")):
         seen = data.inputs[modality][trained]

@@ -15,6 +15,7 @@ from fedjax_mm.simulation.engine import build_engine
 from fedjax_mm.simulation.keys import derive
 from fedjax_mm.simulation.population import build_population
 from fedjax_mm.simulation.settings import Settings
+from fedjax_mm.simulation.stores import network_of
 
 SIZES = {"a": 4, "b": 4, "c": 3}
 FEW_ARCHITECTURES = 1870
@@ -169,15 +170,14 @@ def gap(a, b, *, whole=False):
     return max(difference / scale for difference, scale in zip(gaps, largest, strict=True))
 
 
-def network(engine, state, module, seed, client, j=0, *, part="params", rows="params", stores=None):
+def network(engine, state, module, seed, client, j=0, *, part="params", rows="", stores=None):
     """A client's network in a state, by the row it really uses; None where it has none."""
     store = engine.context.stores[module]
     lane = seed * engine.context.clients + client
-    position = store.bucket[lane, j]
-    if position < 0:
-        return None
-    row = store.rows[rows if rows != "params" else part][lane, j]
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[row], (stores or state.stores)[module][position][part])
+    found = network_of(
+        store, (stores or state.stores)[module], lane, j, part=part, rows=rows if rows != "params" else ""
+    )
+    return jax.tree.map(np.asarray, found)
 
 
 def with_tables(engine, **fields):

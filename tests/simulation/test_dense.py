@@ -1,5 +1,7 @@
 """Dense encoders computed layer by layer equal the encoders one by one."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,9 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedjax_mm.methods.fedproto import FedProto
+from fedjax_mm.methods.layout import Module
 from fedjax_mm.models import networks
 from fedjax_mm.models.encoders import EncoderSpec
-from fedjax_mm.simulation.dense import make_group
+from fedjax_mm.simulation.dense import LayerSpec, pieces_by_level, run_layers
+from fedjax_mm.simulation.stores import _store, network_of
 
 SHAPES = {0: (5,), 1: (2, 3), 2: (5,)}
 BATCH = 3
@@ -43,48 +48,51 @@ def test_every_slot_has_its_own_encoders_features(case):
     specs, segments = case
     if not specs:
         return
-    group = make_group(range(len(specs)), specs, segments)
-    counts = [sum(len(lanes) for _, lanes in parts) for parts in segments]
-    trees = []
-    for b, (spec, count) in enumerate(zip(specs, counts, strict=True)):
-        fresh = [networks.init(spec, jax.random.key(97 * b + i), jnp.float32)[0] for i in range(count)]
-        fresh = [jax.tree.map(lambda leaf, i=i: leaf + 0.1 * (i + 1), tree) for i, tree in enumerate(fresh)]
-        trees.append(jax.tree.map(lambda *leaves: np.stack(leaves), *fresh))
-    stacks = group.stack(trees)
-    for before, after in zip(trees, group.unstack(stacks), strict=True):
-        jax.tree.map(np.testing.assert_array_equal, before, after)
+    modalities, lanes = len(SHAPES), 4
+    network = np.full((lanes, modalities), -1, np.int32)
+    for number, parts in enumerate(segments):
+        for j, held in parts:
+            network[held, j] = number
+    store = _store("encoders", Module(None), specs, network, np.zeros(lanes, int))
+    keys = jax.random.split(jax.random.key(3), lanes * modalities).reshape(lanes, modalities)
+    stacks, rows = [], []
+    for spec, owners in zip(store.specs, store.owners["params"], strict=True):
+        lane, column = owners.T
+        stacks.append(spec.draw(keys[lane, column % modalities], column // modalities, np.float32))
+        rows.append([(int(c), np.sort(lane[column == c])) for c in np.unique(column)])
     inputs = {
-        j: np.random.default_rng(j).normal(size=(4, BATCH, *shape)).astype(np.float32) for j, shape in SHAPES.items()
+        j: np.random.default_rng(j).normal(size=(lanes, BATCH, *shape)).astype(np.float32)
+        for j, shape in SHAPES.items()
     }
-    features = np.asarray(group(stacks, lambda j, lanes: jnp.asarray(inputs[j][lanes])))
-    assert features.shape == (sum(counts), BATCH, 4)
-    for spec, tree, parts in zip(specs, trees, segments, strict=True):
-        slot = 0
-        for j, lanes in parts:
-            for lane in lanes:
-                params = jax.tree.map(lambda leaf, s=slot: leaf[s], tree)
-                mask, key = jnp.ones(BATCH, bool), jax.random.key(0)
-                options = {"mask": mask, "key": key, "train": True}
-                expected, _ = networks.apply(spec, params, {}, inputs[j][lane], dtype=jnp.float32, **options)
-                (mine,) = np.flatnonzero((group.slot_lanes == lane) & (group.columns == j))
-                np.testing.assert_allclose(features[mine], expected, rtol=1e-5, atol=1e-5)
-                slot += 1
-    for name, lanes in group.lanes.items():
-        assert len(lanes) == len(group.row_columns[name]) == len(stacks[name]["bias"])
+    levels = pieces_by_level(rows, modalities, lanes)
+    slots, features = run_layers(levels, store.specs, stacks, lambda j, held: jnp.asarray(inputs[j][held]))
+    assert slots.tolist() == [m * lanes + lane for m, lane in np.argwhere(network.T >= 0)]
+    values = [{"params": stack} for stack in stacks]
+    for slot, mine in zip(slots, np.asarray(features), strict=True):
+        j, lane = divmod(slot, lanes)
+        spec = specs[network[lane, j]]
+        params, _ = networks.init(spec, keys[lane, j], jnp.float32)
+        jax.tree.map(np.testing.assert_array_equal, params, network_of(store, values, lane, j))
+        options = {"mask": jnp.ones(BATCH, bool), "key": jax.random.key(0), "train": True}
+        expected, _ = networks.apply(spec, params, {}, inputs[j][lane], dtype=jnp.float32, **options)
+        np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow
-def test_grouped_training_equals_ungrouped(sim):
-    from fedjax_mm.methods.fedproto import FedProto
-
+def test_training_layer_by_layer_equals_training_whole_encoders(sim, monkeypatch):
+    options = {"seeds": (0, 3), "precision": "float64", "clip": 0.5, "momentum": 0.5, "encoders": ("dnn", "dnn_bn")}
+    runs = []
     with jax.enable_x64(True):
-        options = {"seeds": (0, 3), "precision": "float64", "clip": 0.5, "momentum": 0.0, "encoders": ("dnn", "dnn_bn")}
-        ends = []
-        for state in ("reset", "keep"):
-            engine = sim.make_engine(FedProto(), sim.hetero(), optimizer_state=state, **options)
-            kinds = {type(unit).__name__ for plan in engine.executor.plans for unit in plan.units["encoders"]}
-            assert ("DenseGroup" in kinds) == (state == "reset")
-            ends.append(sim.run(engine))
-        # Plain SGD keeps nothing, so that both are the same method.
-        assert sim.gap(ends[0].end.stores, ends[1].end.stores) < 1e-9
-        assert sim.gap(ends[0].end.server, ends[1].end.server) < 1e-9
+        for kinds in (("dnn", "mlp"), ()):
+            monkeypatch.setattr("fedjax_mm.simulation.dense.KINDS", kinds)
+            engine = sim.make_engine(FedProto(), sim.hetero(), optimizer_state="keep", **options)
+            kept = engine.context.stores["encoders"].specs
+            assert any(isinstance(spec, LayerSpec) for spec in kept) == bool(kinds)
+            runs.append((engine, sim.run(engine).end))
+    (engine, end), (other, reference) = runs
+    for client in range(engine.context.clients):
+        for seed, j in itertools.product(range(2), range(3)):
+            pair = [sim.network(e, s, "encoders", seed, client, j) for e, s in ((engine, end), (other, reference))]
+            assert (pair[0] is None) == (pair[1] is None)
+            assert pair[0] is None or sim.gap(*pair) < 1e-9
+    assert sim.gap(end.server, reference.server) < 1e-9

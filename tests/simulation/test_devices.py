@@ -94,7 +94,7 @@ def test_a_result_that_is_not_finite_is_told_of_the_right_client(sim):
 def test_divisions_hold_every_lane_once_in_equal_shapes(sim):
     engine = sim.make_engine(FedProto(), unlike(sim), encoders=("mlp",), widths=((),), seeds=(0, 1))
     sizes, stores = engine.population.train_sizes(), engine.context.stores
-    signature = np.concatenate([store.bucket for store in stores.values()], axis=1)
+    signature = np.concatenate([store.network for store in stores.values()], axis=1)
     for devices in (2, 3, 5):
         division = divide(stores, sizes, devices)
         assert sorted(division.lanes[division.real]) == list(range(10))

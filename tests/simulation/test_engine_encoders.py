@@ -16,7 +16,7 @@ from fedjax_mm.methods.local import Local
 from fedjax_mm.models import EncoderSpec
 from fedjax_mm.runs import simulate
 from fedjax_mm.simulation.population import build_population, read_inputs
-from fedjax_mm.simulation.stores import encoder_buckets
+from fedjax_mm.simulation.stores import encoder_architectures
 
 REAL = [
     ("dnn", "mfeat", "zernike"),
@@ -70,7 +70,7 @@ def two_clients(sim):
 def architectures(federation, sim, **options):
     """The architecture of each client's encoder for each modality."""
     settings = sim.make_settings(federation, **options)
-    specs, bucket = encoder_buckets(build_population((0,), [federation]), settings)
+    specs, bucket = encoder_architectures(build_population((0,), [federation]), settings)
     return [[specs[position] if position >= 0 else None for position in row] for row in bucket]
 
 
@@ -83,7 +83,7 @@ def test_each_kind_learns_from_real_data(kind, name, modality, sim, shared_data)
     federation = federate(data, partition="all", clients=2, alpha="iid")
     options = {"rounds": 12, "eval_every": 12, "batch": 12, "dim": 16, "optimizer": "adam", "lr": 0.003}
     engine = sim.make_engine(Local(), federation, encoders=(kind,), model="pool", **options)
-    assert {spec.kind for spec in engine.context.stores["encoders"].specs} == {kind}
+    assert {spec.kind for spec in engine.context.stores["encoders"].networks} == {kind}
     start = sim.host(engine.initial_state())
     result = sim.run(engine, sim.device(start))
     total, weight = result.blocks[0].terms["ce"]

@@ -141,9 +141,10 @@ def test_more_clients_keep_the_first_ones_sets_architectures_and_weights(sim):
     for k in range(3):
         for module, columns in (("head", 1), ("encoders", 3)):
             for j in range(columns):
-                specs = [e.context.stores[module].bucket[k, j] for e in engines]
+                specs = [e.context.stores[module].network[k, j] for e in engines]
                 specs = [
-                    e.context.stores[module].specs[p] if p >= 0 else None for e, p in zip(engines, specs, strict=True)
+                    e.context.stores[module].networks[p] if p >= 0 else None
+                    for e, p in zip(engines, specs, strict=True)
                 ]
                 assert specs[0] == specs[1]
                 nets = [sim.network(e, s, module, 0, k, j) for e, s in zip(engines, states, strict=True)]
