@@ -15,7 +15,7 @@ Array = jax.Array
 
 @jax.custom_vjp
 def product(x: Array, kernel: Array) -> Array:
-    """`x` `[rows, inputs]` times `kernel` `[inputs, outputs]`; differentiable in reverse only."""
+    """`x` `[..., rows, inputs]` times `kernel` `[..., inputs, outputs]`; differentiable in reverse only."""
     return x @ kernel
 
 
@@ -28,8 +28,12 @@ def _backward(kept: tuple[Array, Array | None], gradient: Any) -> tuple[Array | 
     x, kernel = kept
     if isinstance(gradient, SymbolicZero):
         gradient = jnp.zeros(gradient.shape, x.dtype)
-    of_x = None if kernel is None else jax.lax.dot_general(gradient, kernel, (((1,), (1,)), ((), ())))
-    return of_x, jax.lax.dot_general(x, gradient, (((0,), (0,)), ((), ())))
+    rows, last = x.ndim - 2, x.ndim - 1
+    stacked = tuple(range(rows))
+    of_x = None
+    if kernel is not None:
+        of_x = jax.lax.dot_general(gradient, kernel, (((last,), (last,)), (stacked, stacked)))
+    return of_x, jax.lax.dot_general(x, gradient, (((rows,), (rows,)), (stacked, stacked)))
 
 
 product.defvjp(_forward, _backward, symbolic_zeros=True)

@@ -114,22 +114,26 @@ def state_shapes(context: Context, world: World) -> State:
 
 
 def _state_with(context: Context, world: World, stores: Slots) -> State:
-    info = jax.tree.map(lambda leaf: leaf[world.tables.member], world.tables.info)
-
     def client(method: Method, key: Array, info: Any) -> Tree:
         return method.init_client(derive(key, "client state", info.id), info)
 
     def server(method: Method, key: Array) -> Tree:
         return method.init_server(derive(key, "server state"), context.spec)
 
-    seed = world.tables.seed
-    by_lane = jax.tree.map(lambda leaf: leaf[seed], world.method)
+    @jax.jit
+    def states(world: World) -> tuple[Tree, Tree]:
+        by_lane = jax.tree.map(lambda leaf: leaf[world.tables.seed], world.method)
+        info = jax.tree.map(lambda leaf: leaf[world.tables.member], world.tables.info)
+        clients = jax.vmap(client)(by_lane, world.keys[world.tables.seed], info)
+        return _cast(context, clients), _cast(context, jax.vmap(server)(world.method, world.keys))
+
+    clients, servers = states(world)
     return State(
         stores=stores,
         previous=_by_slot(context, world, stores) if "previous" in context.layout.views else {},
         participated=jnp.zeros(context.seeds * context.clients, bool),
-        clients=_cast(context, jax.vmap(client)(by_lane, world.keys[seed], info)),
-        server=_cast(context, jax.vmap(server)(world.method, world.keys)),
+        clients=clients,
+        server=servers,
         optimisers=_kept_optimisers(context, world, stores) if context.settings.optimizer_state == "keep" else [],
     )
 

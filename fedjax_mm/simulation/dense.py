@@ -45,23 +45,26 @@ class LayerSpec:
         """The layer as a module."""
         return linear(self.inputs, self.outputs, dtype=dtype, rngs=rngs)
 
-    def draw(self, keys: Array, level: np.ndarray, dtype: Any) -> Tree:
-        """The layers of some encoders, with the values `networks.init` would give them there.
+    def draw(self, words: np.ndarray, dtype: Any) -> Tree:
+        """Layers of some encoders, with the values `networks.init` would give them there.
 
         Args:
-            keys: The encoders' keys, `[n]`.
-            level: Which of an encoder's layers each is, from 0, int `[n]`.
+            words: The words of each one's `layer_key`, `[n, 2]`.
             dtype: Floating dtype.
 
         Returns:
             The parameters, NumPy leaves `[n, ...]`.
         """
-        own = np.asarray(jax.random.key_data(jax.vmap(jax.random.fold_in)(keys, DRAWS * level)))
-        kernels = [drawn_uniform(key, (self.inputs, self.outputs), dtype) for key in own]
-        return {"bias": np.zeros((len(own), self.outputs), dtype), "kernel": np.stack(kernels)}
+        kernels = [drawn_uniform(mine, (self.inputs, self.outputs), dtype) for mine in words]
+        return {"bias": np.zeros((len(words), self.outputs), dtype), "kernel": np.stack(kernels)}
 
     def __str__(self) -> str:
         return f"dense {self.inputs}-{self.outputs}{' relu' if self.relu else ''}"
+
+
+def layer_key(key: Array, level: Array | int) -> Array:
+    """The key of a dense encoder's layer, from the encoder's: what `nnx.Rngs` gives its kernel."""
+    return jax.random.fold_in(key, DRAWS * level)
 
 
 def layers_of(spec: NetworkSpec) -> tuple[NetworkSpec, ...]:
@@ -167,7 +170,7 @@ def run_layers(
             spec, rows = specs[piece.stack], slice(piece.first, piece.first + len(piece.slots))
             x = _pick(before[spec.inputs], piece.slots) if level else _inputs(piece, read)
             kernel, bias = stacks[piece.stack]["kernel"][rows], stacks[piece.stack]["bias"][rows]
-            y = jax.vmap(product)(x, kernel) + bias[:, None]
+            y = product(x, kernel) + bias[:, None]
             y = jax.nn.relu(y) if spec.relu else y
             ends = ~np.isin(piece.slots, deeper)
             if not ends.all():

@@ -21,7 +21,7 @@ from fedjax_mm.methods.layout import Layout, Module
 from fedjax_mm.models import applicable, networks
 from fedjax_mm.models.networks import NetworkSpec
 from fedjax_mm.models.pool import draw_encoder, shared_encoder
-from fedjax_mm.simulation.dense import LayerSpec, joined, split
+from fedjax_mm.simulation.dense import LayerSpec, joined, layer_key, split
 from fedjax_mm.simulation.keys import derive
 from fedjax_mm.simulation.population import Population
 from fedjax_mm.simulation.settings import Settings
@@ -158,24 +158,33 @@ def initial_values(store: Store, population: Population, keys: Array, settings: 
     Returns:
         Per bucket `{"params": tree, "statistics": tree}`, leaves `[rows, ...]`.
     """
-    own = store.module.network is None and settings.model == "pool"
-    width = store.network.shape[1]
-
-    @jax.vmap
-    def key_of(key: Array, client: Array, j: Array) -> Array:
-        key = derive(key, f"initial {store.name}", j)
-        return derive(key, "client", client) if own else key
-
-    values = []
-    for position, (spec, owners) in enumerate(zip(store.specs, store.owners["params"], strict=True)):
+    own, width = store.module.network is None and settings.model == "pool", store.network.shape[1]
+    asked, copies_of = [], []
+    for owners in store.owners["params"]:
         seed, client = np.divmod(owners[:, 0], population.clients)
-        asked = np.stack([seed, client if own else 0 * client, owners[:, 1]], axis=1)
-        (seed, client, column), copies = _distinct(asked)
-        row_keys = key_of(keys[seed], jnp.asarray(client, jnp.int32), jnp.asarray(column % width, jnp.int32))
+        level, j = np.divmod(owners[:, 1], width)
+        rows, copies = np.unique(np.stack([seed, client * own, j, level], axis=1), axis=0, return_inverse=True)
+        asked.append(rows)
+        copies_of.append(copies.reshape(-1))
+
+    @jax.jit
+    @jax.vmap
+    def words_of(seed: Array, client: Array, j: Array, level: Array) -> tuple[Array, Array]:
+        key = derive(keys[seed], f"initial {store.name}", j)
+        key = derive(key, "client", client) if own else key
+        return jax.random.key_data(key), jax.random.key_data(layer_key(key, level))
+
+    # All at once: each shape would compile anew.
+    words = [np.asarray(part) for part in words_of(*np.concatenate(asked).astype(np.int32).T)]
+    borders = np.cumsum([len(rows) for rows in asked])[:-1]
+    values = []
+    for position, (spec, copies, whole, layer) in enumerate(
+        zip(store.specs, copies_of, *(np.split(part, borders) for part in words), strict=True)
+    ):
         if isinstance(spec, LayerSpec):
-            params, statistics = spec.draw(row_keys, column // width, settings.dtype), {}
+            params, statistics = spec.draw(layer, settings.dtype), {}
         else:
-            fresh = [networks.init(spec, key, settings.dtype) for key in row_keys]
+            fresh = [networks.init(spec, jax.random.wrap_key_data(mine), settings.dtype) for mine in whole]
             params = jax.tree.map(lambda *leaves: np.stack(leaves), *[params for params, _ in fresh])
             statistics = fresh[0][1]
         count = len(store.owners["statistics"][position])
@@ -186,12 +195,6 @@ def initial_values(store: Store, population: Population, keys: Array, settings: 
             }
         )
     return values
-
-
-def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct rows of `[n, k]`, as `[k, m]`, and which of them each row is."""
-    distinct, which = np.unique(rows, axis=0, return_inverse=True)
-    return distinct.T, which.reshape(-1)
 
 
 def value_shapes(store: Store, settings: Settings) -> list[Tree]:

@@ -13,7 +13,7 @@ from fedjax_mm.methods.fedproto import FedProto
 from fedjax_mm.methods.layout import Module
 from fedjax_mm.models import networks
 from fedjax_mm.models.encoders import EncoderSpec
-from fedjax_mm.simulation.dense import LayerSpec, pieces_by_level, run_layers
+from fedjax_mm.simulation.dense import LayerSpec, layer_key, pieces_by_level, run_layers
 from fedjax_mm.simulation.stores import _store, network_of
 
 SHAPES = {0: (5,), 1: (2, 3), 2: (5,)}
@@ -58,7 +58,8 @@ def test_every_slot_has_its_own_encoders_features(case):
     stacks, rows = [], []
     for spec, owners in zip(store.specs, store.owners["params"], strict=True):
         lane, column = owners.T
-        stacks.append(spec.draw(keys[lane, column % modalities], column // modalities, np.float32))
+        own = jax.vmap(layer_key)(keys[lane, column % modalities], column // modalities)
+        stacks.append(spec.draw(np.asarray(jax.random.key_data(own)), np.float32))
         rows.append([(int(c), np.sort(lane[column == c])) for c in np.unique(column)])
     inputs = {
         j: np.random.default_rng(j).normal(size=(lanes, BATCH, *shape)).astype(np.float32)
