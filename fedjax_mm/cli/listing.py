@@ -14,6 +14,7 @@ from fedjax_mm.data import available_names, embedded_names
 from fedjax_mm.data.sources import VARIABLE
 from fedjax_mm.errors import UsageError, choose
 from fedjax_mm.federation import PARTITIONS, federate
+from fedjax_mm.federation.regimes import listing
 from fedjax_mm.methods import available
 from fedjax_mm.runs.experiment import SETTINGS
 from fedjax_mm.runs.options import describe, fields
@@ -70,7 +71,7 @@ def _partitions() -> Rows:
 
 
 def _regimes() -> Rows:
-    return ("regime", "what is missing"), [("hom,none", "nothing beyond what the data set itself lacks")]
+    return ("axis", "regime", "what is missing (--missing CLIENT,SAMPLE)"), listing()
 
 
 def _options() -> Rows:

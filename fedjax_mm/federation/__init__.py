@@ -2,8 +2,8 @@
 
 from fedjax_mm.federation.federate import federate
 from fedjax_mm.federation.federation import SPLITS, Federation, IndexTable
-from fedjax_mm.federation.modalities import PARTITIONS
+from fedjax_mm.federation.modalities import EVEN, PARTITIONS
 from fedjax_mm.federation.options import SPLIT_RULES
 from fedjax_mm.federation.summary import overview
 
-__all__ = ["PARTITIONS", "SPLITS", "SPLIT_RULES", "Federation", "IndexTable", "federate", "overview"]
+__all__ = ["EVEN", "PARTITIONS", "SPLITS", "SPLIT_RULES", "Federation", "IndexTable", "federate", "overview"]

@@ -99,7 +99,7 @@ def federate(
     owner = dealt.owner
     owned = np.flatnonzero(owner != NOBODY)
     masks = _masks(data, owner, base, options, "missing")
-    seen = masks.observed.any(1)
+    seen = np.any(masks.observed, axis=1)
     parts = [
         _split_client(data, client, name, np.flatnonzero(owner == client), seen, options)
         for client, name in enumerate(names)
@@ -116,7 +116,7 @@ def federate(
         counts |= {f"test: {name}": count for name, count in count_repairs(test_masks, tested).items()}
         test_rates = missing_rates(data, test_masks, masks.holds, owner, tested)
         rates |= {f"test {axis}": values for axis, values in test_rates.items()}
-    counts |= count_split(data, owner, ~observed.any(1), parts)
+    counts |= count_split(data, owner, ~np.any(observed, axis=1), parts)
     train, validation, test = (index_table(side, data.size) for side in zip(*parts, strict=True))
     return Federation(
         data=data,
@@ -188,8 +188,8 @@ def _testable(name: str, parts: Parts, observed: np.ndarray, options: Options) -
     kept = test[observed[test].any(1)]
     if len(kept) < options.minimum[TEST]:
         raise UsageError(
-            f"client {name!r} has {len(kept)} of its {len(test)} test samples left under test_missing "
-            f"{options.test_missing!r}, which leaves the others without any modality; it needs {options.minimum[TEST]}: "
+            f"client {name!r} has {len(kept)} of its {len(test)} test samples left, test_missing "
+            f"{options.test_missing!r} leaves the others without any modality; it needs {options.minimum[TEST]}; "
             "choose another test_missing or split_seed, or empty='repair'"
         )
     return train, validation, kept

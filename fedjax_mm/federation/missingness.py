@@ -67,7 +67,7 @@ def draw_masks(
         has = data.observed[mine]
         if regime.beta is not None:
             drawn_holds[client] = held & available(regime.beta, len(held), client, seed)
-            kept[client] = _restore(drawn_holds[client], held, has.any(0), client, seed)
+            kept[client] = _restore(drawn_holds[client], held, np.any(has, axis=0), client, seed)
         works = np.ones_like(has)
         if regime.chain is not None:
             for modality in range(len(held)):

@@ -32,8 +32,8 @@ class Options:
     Attributes:
         partition: A name of `PARTITIONS`.
         clients: Number of clients K.
-        alpha: Dirichlet concentration of a class over the clients, positive, or `"iid"`; `natural`, `masks` and `silos` do
-            not use it.
+        alpha: Dirichlet concentration of a class over the clients, positive, or `"iid"`; `natural`, `masks` and
+            `silos` do not use it.
         split: A name of `SPLIT_RULES`.
         split_seed: Seed of everything a federation draws.
         fractions: Shares of train, validation and test, positive, summing to 1.

@@ -84,7 +84,7 @@ def parse(text: str, protocol: str, option: str = "missing") -> Regime:
         beta = known[client]
     if ":" in sample:
         chain = _pair(sample, f"sample axis of {option}", "p00:p11, probabilities in [0, 1]")
-        if not (0 <= min(chain) and max(chain) <= 1 and sum(chain) < 2):
+        if min(chain) < 0 or max(chain) > 1 or sum(chain) >= 2:
             raise UsageError(
                 f"sample axis of {option} is {sample!r}: p00 and p11, the probabilities of staying missing and of "
                 "staying observed, must be in [0, 1] and not both 1"
