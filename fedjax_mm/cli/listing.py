@@ -97,7 +97,11 @@ def _described(prefix: str, defaults: Mapping[str, Any], kinds: Mapping[str, Any
     for name, default in defaults.items():
         meaning, _, stated = meanings.get(name, "").partition(" Default: ")
         by_model = [f"{_written(values[name])} ({model})" for model, values in BY_MODEL.items() if name in values]
-        shown = ", ".join(by_model) if source is Settings and by_model else stated.rstrip(".") or _written(default)
+        shown = (
+            ", ".join(by_model)
+            if source is Settings and by_model
+            else stated.rstrip(".").replace("`", "") or _written(default)
+        )
         yield f"{prefix}{name}", shown, _values(name, kinds[name], meaning), meaning.replace("`", "")
 
 

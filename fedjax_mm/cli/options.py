@@ -144,7 +144,7 @@ Set = Annotated[
         "KEY=VALUE",
         "Any other option; repeatable. Training: encoders, pool_size, widths, dim, fusion, epochs, batch, drop_last, "
         "optimizer, lr, momentum, weight_decay, clip, optimizer_state, statistics, nonfinite, select. Federation: "
-        "fractions, minimum, gap, missing_protocol (sensing or adni), empty (repair or drop). Methods: "
+        "fractions, minimum, gap, missing_protocol, empty. Methods: "
         "fedproto.lam=0.1 (run also takes lam=0.1); see `fedjax-mm list options`. "
         "Kinds of encoder: dnn, cnn1d, cnn2d, textcnn, resmodel, dnn_bn, mlp. Values: numbers, names, true or false, "
         "none, lists as a,b, in widths as a-b,c.",

@@ -15,6 +15,7 @@ from fedjax_mm.federation.modalities import hold_modalities
 from fedjax_mm.federation.options import Options, resolve
 from fedjax_mm.federation.partition import NOBODY, Dealt, deal_samples, enough_groups, natural_clients
 from fedjax_mm.federation.patterns import group_by_mask
+from fedjax_mm.federation.regimes import NOTHING
 from fedjax_mm.federation.split import TEST, Parts, split_by_class, split_by_group
 from fedjax_mm.federation.tables import index_table
 
@@ -63,8 +64,8 @@ def federate(
             order). One word is the client axis alone. Default: `hom,none`.
         test_missing: The same for the test part, where it differs: of the modalities that a client then still has.
             Default: as `missing`.
-        missing_protocol: The Beta distributions that `mod` and `high` name: `sensing` (45:20 and 45:45) or `adni`
-            (17:3 and 6:14). Default: `sensing` if the data has an order, else `adni`.
+        missing_protocol: What mod and high mean on the client axis: `sensing` (45:20 and 45:45) or `adni` (17:3 and
+            6:14). Default: `sensing` if the data has an order, else `adni`.
         empty: What happens to a sample that its missingness leaves without any modality: `repair` gives one of its
             client's back, `drop` leaves the sample out. Default: `repair` under `sensing`, `drop` under `adni`.
 
@@ -106,7 +107,7 @@ def federate(
     ]
     counts = {**merged, "samples moved to meet the minimum": dealt.moved, **count_repairs(masks, owned)}
     rates = missing_rates(data, masks, base, owner, owned)
-    observed = masks.observed
+    observed = data.observed if options.missing == NOTHING else masks.observed
     if options.test_missing != options.missing:
         tested = np.concatenate([part[TEST] for part in parts])
         test_masks = _masks(data, owner, masks.holds, options, "test_missing")

@@ -60,8 +60,6 @@ def draw_masks(
     """
     drawn_holds, kept = holds.copy(), holds.copy()
     drawn, observed = data.observed.copy(), data.observed.copy()
-    if regime == Regime(None, None):
-        return Masks(drawn_holds, kept, drawn, observed)
     for client, held in enumerate(holds):
         mine, starts = recordings(data, np.flatnonzero(owner == client))
         has = data.observed[mine]
