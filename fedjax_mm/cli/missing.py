@@ -49,9 +49,10 @@ def _realised(
     rates: Sequence[Mapping[str, Mapping[str, float]]], counts: Sequence[Mapping[str, int]], part: str
 ) -> str:
     axis, count = (f"{part} ", f"{part}: ") if part else ("", "")
+    which = "the modalities they had in training" if part else "the modalities"
     client, sample = f"{axis}client axis", f"{axis}sample axis"
     return (
-        f"clients lack {_percent(rates, client, 'before repair')} of the modalities as drawn, "
+        f"clients lack {_percent(rates, client, 'before repair')} of {which} as drawn, "
         f"{_percent(rates, client, 'after repair')} in the end; samples lack "
         f"{_percent(rates, sample, 'before repair')} of their client's as drawn "
         f"({_percent(rates, sample, 'natural')} in the data), {_percent(rates, sample, 'after repair')} in the end; "
