@@ -10,6 +10,12 @@ MODALITIES = "modalities of a client"
 SHARES = "shares of a class"
 DEALING = "dealing samples to clients"
 SPLITTING = "splitting the samples of a client"
+AVAILABILITY = "availability of modalities at a client"
+SENSORS = "a modality working along a recording"
+CLIENT_REPAIR = "modality given back to a client"
+SAMPLE_REPAIR = "modality given back to a sample"
+# What an evaluation draws.
+CORRUPTION = "noise on inputs"
 
 
 def generator(seed: int, purpose: str, *path: int) -> np.random.Generator:

@@ -11,6 +11,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
+from fedjax_mm.cli import missing
 from fedjax_mm.cli.report import counted
 from fedjax_mm.federation import Federation, overview
 from fedjax_mm.runs.costs import parameters
@@ -31,6 +32,8 @@ def show(experiment: Experiment) -> None:
     title = f"{federation.data.name}, {federation.settings.get('partition')}, {counted(federation.size, 'client')}"
     split = f"split seed {federation.split_seed}{': each seed has its own' if experiment.each else ''}"
     console.print(_frame(f"{title}, {split}", _clients(federation)))
+    for line in missing.lines(federation.settings, [federation.counts], [federation.missing_rates]):
+        console.print(line)
     engine = experiment.engines[experiment.entries[0].label]
     console.print(_frame(f"Encoders of {counted(len(seeds), 'seed')}, by architecture", _buckets(engine)))
     rows = [{"method": entry.label, **_method(experiment.engines[entry.label])} for entry in experiment.entries]

@@ -14,6 +14,7 @@ from fedjax_mm.data import available_names, embedded_names
 from fedjax_mm.data.sources import VARIABLE
 from fedjax_mm.errors import UsageError, choose
 from fedjax_mm.federation import PARTITIONS, federate
+from fedjax_mm.federation.regimes import listing
 from fedjax_mm.methods import available
 from fedjax_mm.runs.experiment import SETTINGS
 from fedjax_mm.runs.options import describe, fields
@@ -70,7 +71,7 @@ def _partitions() -> Rows:
 
 
 def _regimes() -> Rows:
-    return ("regime", "what is missing"), [("hom,none", "nothing beyond what the data set itself lacks")]
+    return ("axis", "regime", "what is missing (--missing CLIENT,SAMPLE)"), listing()
 
 
 def _options() -> Rows:
@@ -96,7 +97,11 @@ def _described(prefix: str, defaults: Mapping[str, Any], kinds: Mapping[str, Any
     for name, default in defaults.items():
         meaning, _, stated = meanings.get(name, "").partition(" Default: ")
         by_model = [f"{_written(values[name])} ({model})" for model, values in BY_MODEL.items() if name in values]
-        shown = ", ".join(by_model) if source is Settings and by_model else stated.rstrip(".") or _written(default)
+        shown = (
+            ", ".join(by_model)
+            if source is Settings and by_model
+            else stated.rstrip(".").replace("`", "") or _written(default)
+        )
         yield f"{prefix}{name}", shown, _values(name, kinds[name], meaning), meaning.replace("`", "")
 
 

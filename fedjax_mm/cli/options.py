@@ -52,13 +52,15 @@ Partition = Annotated[
     _option(
         FEDERATION,
         "NAME",
-        "Who holds what: natural (the clients of the data), m1 (one modality each), m2 (two), m1+ (one or more), all. "
+        "Who holds what: natural (the clients of the data), m1 (one modality each), m2 (two), m1+ (one or more), all, "
+        "silos (all, labels and natural masks alike), masks (a client for each natural mask). "
         "With fewer clients than modalities, m1, m2 and m1+ deal out the rest in turn, so that each is held.",
         "natural if the data has clients, else m1+",
     ),
 ]
 Clients = Annotated[
-    str | None, _option(FEDERATION, "K", "Number of clients.", "the natural clients, else one per modality")
+    str | None,
+    _option(FEDERATION, "K", "Number of clients.", "the natural clients or masks, 5 silos, else one per modality"),
 ]
 Alpha = Annotated[
     str | None,
@@ -66,7 +68,7 @@ Alpha = Annotated[
         FEDERATION,
         "A",
         "Concentration of the Dirichlet distribution of each class over the clients, above 0 (small is skewed); or "
-        "iid. Not for natural clients.",
+        "iid. Not for natural clients, silos and masks.",
         "0.5",
     ),
 ]
@@ -79,6 +81,21 @@ Split = Annotated[
         "grouped.",
         "chronological if the data has an order, grouped if it has groups enough to deal whole ones, else random",
     ),
+]
+Missing = Annotated[
+    str | None,
+    _option(
+        FEDERATION,
+        "CLIENT,SAMPLE",
+        "Modalities that are missing. CLIENT, those a client lacks: hom (none), mod, high, or a:b, where a client has "
+        "each with probability q ~ Beta(a, b). SAMPLE, those that fail from sample to sample: none, mod, high, or "
+        "p00:p11, the probabilities of staying missing and observed. See `fedjax-mm list regimes`.",
+        "hom,none",
+    ),
+]
+TestMissing = Annotated[
+    str | None,
+    _option(FEDERATION, "CLIENT,SAMPLE", "The same for the test samples alone.", "as --missing"),
 ]
 SplitSeed = Annotated[
     str | None,
@@ -127,7 +144,8 @@ Set = Annotated[
         "KEY=VALUE",
         "Any other option; repeatable. Training: encoders, pool_size, widths, dim, fusion, epochs, batch, drop_last, "
         "optimizer, lr, momentum, weight_decay, clip, optimizer_state, statistics, nonfinite, select. Federation: "
-        "fractions, minimum, gap. Methods: fedproto.lam=0.1 (run also takes lam=0.1); see `fedjax-mm list options`. "
+        "fractions, minimum, gap, missing_protocol, empty. Methods: "
+        "fedproto.lam=0.1 (run also takes lam=0.1); see `fedjax-mm list options`. "
         "Kinds of encoder: dnn, cnn1d, cnn2d, textcnn, resmodel, dnn_bn, mlp. Values: numbers, names, true or false, "
         "none, lists as a,b, in widths as a-b,c.",
         "",

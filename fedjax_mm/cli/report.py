@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedjax_mm.cli import missing
 from fedjax_mm.metrics.comparison import smallest_p
 from fedjax_mm.runs.experiment import EACH
 from fedjax_mm.runs.run import HEADLINE, Run
@@ -122,4 +123,6 @@ def _remarks(run: Run) -> list[str]:
         lines.append(f"Best on validation: {_chosen(run)}. Its test accuracy is the one to report.")
     else:
         lines += _differences(run)
+    federation = run.manifest["federation"]
+    lines += missing.lines(federation, federation["counts"], federation.get("missing_rates", ()))
     return [*lines, *(f"Note: {note}." for note in run.notes)]

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from fedjax_mm.data import load_data
 from fedjax_mm.errors import UsageError, choose
-from fedjax_mm.federation import federate
+from fedjax_mm.federation import EVEN, federate
 from fedjax_mm.methods import available
 from fedjax_mm.runs import options
 from fedjax_mm.runs.backend import prepare_backend
@@ -16,14 +16,29 @@ from fedjax_mm.runs.directory import read_manifest
 from fedjax_mm.runs.entries import Entry, make_entries, with_options
 from fedjax_mm.runs.experiment import EACH, SETTINGS, Experiment, prepare
 from fedjax_mm.runs.grid import configurations
+from fedjax_mm.runs.manifest import federation_options
 
 OWN = ("rounds", "eval_every", "seeds", "participation", "model", "executor", "devices", "precision")
 """Settings with an option of their own; all others are set by `--set`."""
 AUTO = {"devices": "auto"}
 """What stands on the command line for a setting that is left out."""
 TRAINING = tuple(name for name in SETTINGS if name not in OWN)
-FEDERATION = {"clients": int, "alpha": float | str, "split_seed": int | str, "partition": str, "split": str}
-FEDERATION_SET = {"fractions": tuple[float, ...], "minimum": tuple[int, ...], "gap": int}
+FEDERATION = {
+    "clients": int,
+    "alpha": float | str,
+    "split_seed": int | str,
+    "partition": str,
+    "split": str,
+    "missing": str,
+    "test_missing": str,
+}
+FEDERATION_SET = {
+    "fractions": tuple[float, ...],
+    "minimum": tuple[int, ...],
+    "gap": int,
+    "missing_protocol": str,
+    "empty": str,
+}
 SWITCHES = ("quiet", "dry_run")
 NAMES = ("data", "label", "out", "set", *FEDERATION, *OWN, *SWITCHES)
 
@@ -78,8 +93,10 @@ def experiment(command: str, given: Mapping[str, Any]) -> Experiment:
         raise UsageError(f"--split-seed is {federation['split_seed']!r}, must be an integer of at least 0, or {EACH}")
     data = load_data(given.get("data", "mfeat"), label=given.get("label", "y"))
     made = federate(data, **federation)
-    if made.settings["partition"] == "natural" and "alpha" in given:
-        raise UsageError("--alpha has no effect on natural clients, who keep what is theirs: leave it out")
+    if made.settings["partition"] in EVEN and "alpha" in given:
+        natural = made.settings["partition"] == "natural"
+        whom = "natural clients, who keep what is theirs" if natural else f"partition {made.settings['partition']}"
+        raise UsageError(f"--alpha has no effect on {whom}: leave it out")
     if command != "sweep":
         return prepare(entries, made, settings, each=each, optional=everything)
     grid = {name: value.split(",") for name, value in _pairs(given.get("grid", ()), "--grid").items()}
@@ -194,10 +211,17 @@ def _from_manifest(manifest: Mapping[str, Any], command: str) -> dict[str, Any]:
     if not data["source"]:
         raise UsageError(f"the manifest's data set {data['name']!r} was made in memory: only rerun in Python takes it")
     methods = {label: entry["source"] for label, entry in manifest["methods"].items()}
-    pairs = {name: settings[name] for name in TRAINING} | {name: federation[name] for name in FEDERATION_SET}
+    written = federation_options(federation)
+    pairs = {name: settings[name] for name in TRAINING}
+    pairs |= {name: value for name, value in written.items() if name in FEDERATION_SET}
     for label, entry in manifest["methods"].items():
         pairs |= {f"{label}.{name}": value for name, value in entry["options"].items()}
-    named = {name: federation[name] for name in FEDERATION if name != "alpha" or federation["partition"] != "natural"}
+    named = {name: value for name, value in written.items() if name in FEDERATION}
+    if federation["partition"] in EVEN:
+        del named["alpha"]
+    if named.get("test_missing") == named.get("missing"):
+        # Not said, so that an option --missing on the command line holds for both.
+        named.pop("test_missing", None)
     return {
         "data": data["source"],
         "label": data["label"],

@@ -39,14 +39,18 @@ class Federation:
         data: The data set the tables point into (n samples, M modalities).
         clients: The K client names; a client's id is its position, 0..K-1.
         holds: Bool `[K, M]`, True where the client has the modality at all.
-        observed: Bool `[n, M]`, True where the modality of the sample may be read.
+        observed: Bool `[n, M]`, True where the modality of the sample may be read: what the data have and the
+            missingness leaves.
         train: Samples to learn from.
         validation: Samples to select on.
         test: Samples to report on.
         split_seed: The seed of partition, masks and architectures.
         settings: Every option that made this federation, resolved, JSON-ready: `federate(data, **settings)` makes it
             again.
-        counts: What was left out or merged on the way, by name, and how often.
+        counts: What was left out, merged or repaired on the way, by name, and how often.
+        missing_rates: The realised shares of missing modalities, in [0, 1]: axis -> `natural`, `before repair`,
+            `after repair`, see `counting.missing_rates`; `test client axis` and `test sample axis` where testing has a
+            missingness of its own.
     """
 
     data: MultimodalDataset
@@ -59,6 +63,7 @@ class Federation:
     split_seed: int
     settings: Mapping[str, Any]
     counts: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    missing_rates: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
 
     def __repr__(self) -> str:
         """Data, partition, clients and split seed."""

@@ -10,7 +10,14 @@ PARTITIONS = {
     "m2": "two modalities a client; the rest as in m1",
     "m1+": "one or more modalities a client; the rest as in m1",
     "all": "every modality at every client",
+    "silos": "every modality at every client; samples dealt evenly, jointly by label and natural mask",
+    "masks": "a client for each natural mask; masks of fewer than 8 samples join the nearest other",
 }
+COMPLETE = ("all", "silos")
+GIVEN = ("natural", "masks")
+"""The data decide who the clients are and what they have."""
+EVEN = (*GIVEN, "silos")
+"""Nothing is dealt in shares that `alpha` could skew."""
 
 
 def hold_modalities(partition: str, clients: int, modalities: int, *, seed: int) -> np.ndarray:
@@ -19,12 +26,12 @@ def hold_modalities(partition: str, clients: int, modalities: int, *, seed: int)
     With a permutation π of the M modalities, client i < M holds π(i), in `m2` also π(i + 1 mod M), in `m1+` also each
     other modality with probability ½. Client i ≥ M holds π(i mod M) in `m1`, two distinct random modalities in `m2`, a
     uniform non-empty subset in `m1+`. With fewer clients than modalities, π(j) for j ≥ K also goes to client j mod K,
-    so that every modality is held by somebody. In `all` every client holds everything.
+    so that every modality is held by somebody. In `all` and `silos` every client holds everything.
 
     Each client draws from its own stream: from K = M on, further clients change nothing for those before them.
 
     Args:
-        partition: `"m1"`, `"m2"` (at least two modalities), `"m1+"` or `"all"`.
+        partition: `"m1"`, `"m2"` (at least two modalities), `"m1+"`, `"all"` or `"silos"`.
         clients: Number of clients K.
         modalities: Number of modalities M.
         seed: The split seed.
@@ -32,7 +39,7 @@ def hold_modalities(partition: str, clients: int, modalities: int, *, seed: int)
     Returns:
         Bool `[K, M]`, every row with at least one True.
     """
-    if partition == "all":
+    if partition in COMPLETE:
         return np.ones((clients, modalities), bool)
     pi = seeding.generator(seed, seeding.PERMUTATION).permutation(modalities)
     holds = np.zeros((clients, modalities), bool)

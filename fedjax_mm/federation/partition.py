@@ -10,9 +10,9 @@ from fedjax_mm import seeding
 from fedjax_mm.data.dataset import MultimodalDataset
 from fedjax_mm.errors import UsageError
 from fedjax_mm.federation.allotment import allot, level
+from fedjax_mm.federation.modalities import GIVEN
 from fedjax_mm.federation.options import Options
-
-NOBODY = -1
+from fedjax_mm.federation.patterns import NOBODY
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,6 +47,8 @@ def natural_clients(data: MultimodalDataset) -> tuple[tuple[str, ...], np.ndarra
 def deal_samples(data: MultimodalDataset, holds: np.ndarray, options: Options) -> Dealt:
     """Deals the samples to clients, class by class in drawn or equal shares.
 
+    Partition `silos` deals each (class, natural mask) in equal shares, so that both are alike everywhere.
+
     A sample goes only to clients that hold one of its observed modalities; one that nobody can see goes to nobody.
     Where samples belong to groups (and the split is not `random`, which takes every sample on its own), whole groups
     are dealt, to clients that can see each of their samples. Clients are then filled up to the minimum (see
@@ -69,14 +71,17 @@ def deal_samples(data: MultimodalDataset, holds: np.ndarray, options: Options) -
     grouped = data.group is not None and options.split != "random"
     unit = np.unique(np.asarray(data.group)[seen], return_inverse=True)[1] if grouped else np.arange(len(seen))
     audience, allowed = _audience(unit, data.observed[seen], holds)
-    counts = np.zeros((len(audience), len(data.classes)), np.int64)
-    np.add.at(counts, (unit, data.labels[seen]), 1)
+    strata, alpha = data.labels, options.alpha
+    if options.partition == "silos":
+        strata, alpha = _strata(data), "iid"
+    counts = np.zeros((len(audience), max(len(data.classes), strata.max(initial=0) + 1)), np.int64)
+    np.add.at(counts, (unit, strata[seen]), 1)
     dealable = np.flatnonzero(np.any(allowed, axis=1)[audience])
     counts, kinds = counts[dealable], audience[dealable]
     need = _need(counts.sum(1), grouped, options)
     if len(dealable) < need * clients:
         raise UsageError(_too_many(len(dealable), need, grouped, options))
-    targets = (_shares(len(data.classes), clients, options.alpha, seed) * counts.sum(0)[:, None]).T
+    targets = (_shares(counts.shape[1], clients, alpha, seed) * counts.sum(0)[:, None]).T
     first = allot(counts, targets, rng=seeding.generator(seed, seeding.DEALING), kinds=kinds, allowed=allowed)
     final = level(first, counts, targets, need=need, kinds=kinds, allowed=allowed)
     if final is None:
@@ -91,9 +96,15 @@ def deal_samples(data: MultimodalDataset, holds: np.ndarray, options: Options) -
     return Dealt(owner=owner, moved=int(counts[first != final].sum()))
 
 
+def _strata(data: MultimodalDataset) -> np.ndarray:
+    """The (class, natural mask) of each sample, integers `[n]`, class by class."""
+    pairs = np.concatenate([data.labels[:, None], data.observed], axis=1)
+    return np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
+
+
 def enough_groups(data: MultimodalDataset, options: Options) -> bool:
-    """Whether every client can be given whole groups; natural clients have what they have."""
-    if options.partition == "natural":
+    """Whether every client can be given whole groups; clients of the data have what they have."""
+    if options.partition in GIVEN:
         return True
     sizes = np.unique(np.asarray(data.group)[data.observed.any(1)], return_counts=True)[1]
     return len(sizes) >= _need(sizes, True, options) * options.clients

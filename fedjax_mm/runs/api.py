@@ -16,7 +16,7 @@ from fedjax_mm.runs.backend import prepare_backend
 from fedjax_mm.runs.directory import RunDirectory, new_directory, read_manifest
 from fedjax_mm.runs.entries import Methods, make_entries
 from fedjax_mm.runs.execute import Execution
-from fedjax_mm.runs.experiment import EACH, Experiment, prepare
+from fedjax_mm.runs.experiment import EACH, Experiment, distinct, prepare
 from fedjax_mm.runs.files import Path
 from fedjax_mm.runs.grid import configurations
 from fedjax_mm.runs.progress import reporting
@@ -169,7 +169,7 @@ def start(
     directory = None if out is None else new_directory(out)
     content = manifest.describe(experiment, command)
     if directory is not None:
-        directory.create(content)
+        directory.create(content, distinct(experiment.federations))
     return _run(Execution(experiment, directory, {}), experiment, content, directory, progress)
 
 

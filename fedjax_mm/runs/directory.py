@@ -8,7 +8,10 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from fedjax_mm.errors import RunError, UsageError
+from fedjax_mm.federation import SPLITS, Federation
 from fedjax_mm.runs import checkpoints, files, records
 from fedjax_mm.runs.files import Path
 from fedjax_mm.runs.records import MethodRecord
@@ -24,6 +27,10 @@ class RunDirectory:
 
     path: pathlib.Path
 
+    def federation(self, split_seed: int) -> pathlib.Path:
+        """Who holds what under a split seed: split and masks."""
+        return self.path / "federation" / f"{split_seed}.npz"
+
     def checkpoints(self, label: str) -> pathlib.Path:
         """The checkpoints of a method."""
         return self.path / "checkpoints" / label
@@ -32,8 +39,8 @@ class RunDirectory:
         """What a method has recorded, for `resume`: the file, and the one before it."""
         return self.checkpoints(label) / "record.npz", self.checkpoints(label) / "record.previous.npz"
 
-    def create(self, manifest: Mapping[str, Any]) -> None:
-        """Makes the directory, with its manifest and tables without rows.
+    def create(self, manifest: Mapping[str, Any], federations: Sequence[Federation] = ()) -> None:
+        """Makes the directory, with its manifest, who holds what, and tables without rows.
 
         Raises:
             UsageError: It cannot be made.
@@ -41,6 +48,8 @@ class RunDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             files.write_json(self.path / "manifest.json", manifest)
+            for federation in federations:
+                write_federation(self.federation(federation.split_seed), federation)
         except OSError as error:
             raise UsageError(f"cannot write to {self.path}: {error.strerror}") from error
         self.write_tables([], "accuracy")
@@ -90,6 +99,31 @@ class RunDirectory:
         if not (self.path / "manifest.json").is_file():
             raise UsageError(f"{self.path} is not a run directory: it has no manifest.json")
         return read_manifest(self.path / "manifest.json")
+
+
+def write_federation(path: pathlib.Path, federation: Federation) -> None:
+    """Writes the tables of a federation, readable without this package.
+
+    Arrays: `clients` [K] and `modalities` [M], names; `holds`, bool [K, M]; for each of the n samples of the data set
+    `client`, its client's id, and `part`, 0 train, 1 validation and 2 test, both -1 where it is not used; and
+    `observed`, bool [n, M], the masks. The header holds the data's SHA-256, the settings, counts and missing rates.
+    """
+    data = federation.data
+    client, part = np.full(data.size, -1, np.int32), np.full(data.size, -1, np.int8)
+    for number, name in enumerate(SPLITS):
+        table = federation.table(name)
+        for owner in range(federation.size):
+            client[table.of(owner)], part[table.of(owner)] = owner, number
+    path.parent.mkdir(exist_ok=True)
+    header = {
+        "data": {"name": data.name, "sha256": data.sha256},
+        "settings": dict(federation.settings),
+        "counts": dict(federation.counts),
+        "missing_rates": {axis: dict(rates) for axis, rates in federation.missing_rates.items()},
+    }
+    names = {"clients": np.array(federation.clients), "modalities": np.array(data.modalities)}
+    arrays = {"holds": federation.holds, "client": client, "part": part, "observed": federation.observed}
+    files.write_npz(path, header, names | arrays)
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

@@ -56,6 +56,9 @@ def describe(experiment: Experiment, command: Sequence[str]) -> dict[str, Any]:
             "client_names": list(first.clients),
             "sha256": [digest(federation) for federation in federations],
             "counts": [dict(federation.counts) for federation in federations],
+            "missing_rates": [
+                {axis: dict(rates) for axis, rates in federation.missing_rates.items()} for federation in federations
+            ],
         },
         "settings": settings_json(experiment.settings),
         "methods": {entry.label: _method(experiment, entry) for entry in experiment.entries},
@@ -134,7 +137,7 @@ def restore(manifest: Mapping[str, Any], data: MultimodalDataset | None = None) 
         provide_devices(manifest)
         data = _data(manifest["data"], data)
         settings, methods = dict(manifest["settings"]), manifest["methods"]
-        given = {name: manifest["federation"][name] for name in FEDERATION_OPTIONS}
+        given = federation_options(manifest["federation"])
         each = given["split_seed"] == EACH
         given["split_seed"] = settings["seeds"][0] if each else given["split_seed"]
         entries = [
@@ -164,6 +167,18 @@ def restore(manifest: Mapping[str, Any], data: MultimodalDataset | None = None) 
 
 
 FEDERATION_OPTIONS = ("partition", "clients", "alpha", "split", "split_seed", "fractions", "minimum", "gap")
+MISSING_OPTIONS = ("missing", "test_missing", "missing_protocol", "empty")
+"""A manifest written before there were any lacks them."""
+
+
+def federation_options(described: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of `federate` in a manifest's part about the federation.
+
+    Raises:
+        KeyError: One is missing.
+    """
+    given = {name: described[name] for name in FEDERATION_OPTIONS}
+    return given | {name: described[name] for name in MISSING_OPTIONS if name in described}
 
 
 def _warn_of_changes(entries: Sequence[Entry], methods: Mapping[str, Any]) -> None:

@@ -112,6 +112,23 @@ class Run:
             {name: entry for name, entry in content.items() if name != "schema_version"}, orient="index"
         )
 
+    def missing(self) -> pd.DataFrame:
+        """What is missing and what was done about it, from `manifest.json`.
+
+        Returns:
+            One row per split; a column for each count of `Federation.counts`, and for each share of
+            `Federation.missing_rates`, named `axis, stage`, in [0, 1].
+        """
+        described = self.manifest["federation"]
+        rows = [
+            {
+                **counts,
+                **{f"{axis}, {stage}": share for axis, shares in rates.items() for stage, share in shares.items()},
+            }
+            for counts, rates in zip(described["counts"], described.get("missing_rates", [{}]), strict=False)
+        ]
+        return pd.DataFrame(rows)
+
     def compare(self, first: str, second: str, *, metric: str = HEADLINE) -> Comparison:
         """Compares two methods, paired by seed.
 

@@ -189,7 +189,8 @@ def test_every_option_is_listed_with_its_meaning(call, monkeypatch):
     assert all(default and values and meaning for default, values, meaning in listed.values())
     assert listed["batch"][0] == "12 (pool), 32 (shared)"
     assert listed["fractions"][0] == "0.64,0.11,0.25"
-    assert listed["gap"][0] == "0"
+    assert listed["gap"][0].endswith("else 0")
+    assert listed["missing_protocol"][:2] == ["sensing if the data has an order, else adni", "sensing, adni"]
     assert listed["optimizer"][1] == "sgd, adam"
 
 
@@ -216,7 +217,7 @@ def test_lists_and_descriptions(call, tiny, monkeypatch):
         ("methods", "fedproto.lam=1.0"),
         ("data", "tiny"),
         ("partitions", "m1+"),
-        ("regimes", "hom,none"),
+        ("regimes", "Beta(45, 20)"),
         ("options", "fedproto.lam"),
     ]:
         code, out, err = call("list", what)

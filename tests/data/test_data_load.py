@@ -33,11 +33,39 @@ def test_mfeat():
 
 
 def test_every_embedded_set_has_licence_and_origin():
-    assert "mfeat" in embedded_names()
+    assert embedded_names() == ("alzheimer333", "mfeat", "omics92", "spar")
+    assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 6 * 2**20
     assert {path.suffix for path in FOLDER.iterdir()} == {".npz", ".md"}
     for name in embedded_names():
         assert set(embedded_notes(name)) == {"licence", "origin"}
         assert "Changes: " in embedded_path(name).with_suffix(".md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "counts", "licence"),
+    [
+        (
+            "spar",
+            {"accelerometer": (100, 3), "gyroscope": (100, 3)},
+            [254, 389, 396, 363, 366, 294, 307],
+            "BSD 3-Clause",
+        ),
+        ("alzheimer333", {"proteins": (124,), "csf": (3,), "genotype": (3,), "demographics": (2,)}, [242, 91], "MIT"),
+        (
+            "omics92",
+            {"rna": (198,), "copy_number": (198,), "protein": (33,), "mutations": (97,), "mirna": (471,)},
+            [20, 27, 32],
+            "Artistic-2.0",
+        ),
+    ],
+)
+def test_embedded_sets_for_missing_modalities(name, shapes, counts, licence):
+    data = load_data(name)
+    assert {modality: array.shape[1:] for modality, array in data.inputs.items()} == shapes
+    assert np.bincount(data.labels).tolist() == counts and data.source == name
+    assert data.licence.startswith(licence) and data.origin
+    assert data.observed.all() == (name != "omics92") and data.observed.any(1).all()
+    assert (data.order is not None) == (data.client is not None) == (data.group is not None) == (name == "spar")
 
 
 # n, classes, modalities, clients: from the description of the files

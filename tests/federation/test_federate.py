@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedjax_mm.errors import UsageError
 from fedjax_mm.federation import PARTITIONS, SPLIT_RULES, SPLITS, federate, overview
 
-CREATED = [name for name in PARTITIONS if name != "natural"]
+CREATED = [name for name in PARTITIONS if name not in ("natural", "masks")]
 
 
 def same(one, other):
@@ -88,6 +88,10 @@ def test_every_option_reaches_the_settings(make):
         "fractions": [0.5, 0.2, 0.3],
         "minimum": [3, 2, 2],
         "gap": 1,
+        "missing": "mod,none",
+        "test_missing": "hom,high",
+        "missing_protocol": "adni",
+        "empty": "repair",
     }
     federation = federate(data, **given_options)
     assert federation.settings == given_options and federation.split_seed == 9
@@ -120,7 +124,7 @@ def test_a_random_split_of_grouped_data_is_possible_and_counted(make):
     ("options", "message"),
     [
         ({"partition": "m1++"}, r"unknown partition 'm1\+\+'; did you mean m1\+"),
-        ({"partition": "silos"}, "'silos' is not available yet"),
+        ({"partition": "masks"}, "a client of each natural mask with at least 8 samples, and 'tiny' has 1 such mask"),
         ({"partition": "natural"}, "'natural' needs data with clients"),
         ({"split": "randon"}, "unknown split 'randon'; did you mean random"),
         ({"split": "chronological"}, "needs data with an order"),
@@ -220,7 +224,15 @@ def test_gap_of_one_window(real):
 
 
 def test_names_that_are_listed_can_be_used(make):
-    data = make(np.arange(90) % 3, client=np.repeat(list("abc"), 30), order=np.arange(90), group=np.arange(90) // 3)
+    observed = np.ones((90, 3), bool)
+    observed[:30, 0] = False
+    data = make(
+        np.arange(90) % 3,
+        observed=observed,
+        client=np.repeat(list("abc"), 30),
+        order=np.arange(90),
+        group=np.arange(90) // 3,
+    )
     for partition in PARTITIONS:
         for split in SPLIT_RULES:
             assert federate(data, partition=partition, split=split).settings["partition"] == partition

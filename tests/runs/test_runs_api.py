@@ -17,7 +17,8 @@ from fedjax_mm.simulation.stores import network_of
 
 def test_the_directory_has_what_the_design_says(both):
     names = {path.name for path in both.path.iterdir()}
-    assert names == {"manifest.json", "rounds.csv", "clients.csv", "summary.json", "costs.json", "checkpoints"}
+    files = {"manifest.json", "rounds.csv", "clients.csv", "summary.json", "costs.json"}
+    assert names == {*files, "federation", "checkpoints"}
     for label in ("local", "fedproto"):
         kept = {path.name for path in (both.path / "checkpoints" / label).iterdir()}
         assert kept == {"2", "4", "record.npz", "record.previous.npz"}
