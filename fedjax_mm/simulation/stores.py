@@ -1,8 +1,8 @@
 """Where parameters live: one stacked array per bucket of equal shape, a row per owner.
 
-A slot is (lane, modality) for encoders and (lane,) for every other network. Each slot points at a row of its bucket.
-What is private has a row per slot; what the server averages has a row per seed (and modality), to which the slots of
-that seed point. Owning is nothing but this map.
+A slot is (lane, modality) for encoders and other networks per modality, (lane,) for the rest. Each slot points at a row
+of its bucket. What is private has a row per slot; what the server averages has a row per seed (and modality), to which
+the slots of that seed point. Owning is nothing but this map.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ class Store:
         name: The module's name.
         module: The module.
         specs: The architecture of each bucket.
-        bucket: Bucket of each slot, int32 `[L, J]`, -1 where there is none; J is M for encoders, else 1.
+        bucket: Bucket of each slot, int32 `[L, J]`, -1 where there is none; J is M for what is per modality, else 1.
         rows: Part (`params`, `statistics`) -> row of each slot within its bucket, int32 `[L, J]`, -1 where none; under
             `slots` a row of its own for every slot, for what a client keeps of a network whoever owns it.
         owners: Part -> per bucket, for each row, a lane of its owner and its j, `[rows, 2]`.
@@ -65,6 +65,9 @@ def build_stores(layout: Layout, population: Population, settings: Settings) -> 
             module = dataclasses.replace(module, statistics=settings.statistics)
         if module.network is None:
             specs, bucket = encoder_buckets(population, settings)
+        elif module.per_modality:
+            holds = np.concatenate([federation.holds for federation in population.federations])
+            specs, bucket = (module.network,), np.where(holds, 0, -1).astype(np.int32)
         else:
             specs, bucket = (module.network,), np.zeros((population.lanes, 1), np.int32)
         seeds = np.repeat(np.arange(len(population.seeds)), population.clients)
@@ -156,7 +159,7 @@ def initial_values(store: Store, population: Population, keys: Array, settings: 
 
     @jax.vmap
     def key_of(key: Array, client: Array, j: Array) -> Array:
-        key = derive(key, f"initial {store.name}", j)
+        key = derive(key, f"initial {store.module.start or store.name}", j)
         return derive(key, "client", client) if own else key
 
     lanes, j = np.concatenate(store.owners["params"]).T
