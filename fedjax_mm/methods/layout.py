@@ -194,9 +194,7 @@ class Upload(NamedTuple):
     state: Any = {}  # noqa: RUF012
 
 
-def shared_model(
-    spec: Spec, *, encoders: str, head: str, fusion: str | None = None, blocks: str = "partial"
-) -> Layout:
+def shared_model(spec: Spec, *, encoders: str, head: str, fusion: str | None = None, blocks: str = "partial") -> Layout:
     """The plain layout: encoders, one head and, where it has parameters, the fusion, each with its share.
 
     Args:

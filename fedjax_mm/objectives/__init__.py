@@ -9,6 +9,7 @@ from fedjax_mm.objectives.logits import align_logits, entropy, entropy_weights
 from fedjax_mm.objectives.prototypes import class_means, nearest_prototype_scores, pull_to_prototype
 from fedjax_mm.objectives.proximal import squared_distance
 from fedjax_mm.objectives.supervised import balanced_cross_entropy, cross_entropy
+from fedjax_mm.objectives.tempering import fuse_temperatures, temperature, tempered_cross_entropy, unimodal_loss
 
 __all__ = [
     "Sinkhorn",
@@ -21,6 +22,7 @@ __all__ = [
     "cross_entropy",
     "entropy",
     "entropy_weights",
+    "fuse_temperatures",
     "gromov_wasserstein",
     "init_autoencoder",
     "intermodal_contrast",
@@ -31,4 +33,7 @@ __all__ = [
     "reconstruction",
     "scaled_cost",
     "squared_distance",
+    "temperature",
+    "tempered_cross_entropy",
+    "unimodal_loss",
 ]

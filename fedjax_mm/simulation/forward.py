@@ -285,9 +285,7 @@ def lane_params(context: Context, plan: Plan, slots: Slots) -> dict[str, Tree]:
     """
     modules = context.layout.modules
     return {
-        name: _by_modality(context, plan, name, slots[name])
-        if modules[name].per_modality
-        else slots[name][0]["params"]
+        name: _by_modality(context, plan, name, slots[name]) if modules[name].per_modality else slots[name][0]["params"]
         for name in context.lane_modules
     }
 

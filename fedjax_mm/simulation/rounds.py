@@ -191,7 +191,7 @@ class Round:
         return [name for name, store in self.context.stores.items() if store.shared("params")]
 
     def _modules(self, stores: Slots) -> dict[str, Tree]:
-        """Shared parameters: `[S, ...]`, of a module per modality `[S, modalities, ...]`, of encoders a list of those."""
+        """Shared parameters: `[S, ...]`, of a module per modality `[S, modalities, ...]`, encoders a list of these."""
         seeds = self.context.seeds
 
         def by_seed(tree: Tree) -> Tree:
