@@ -14,6 +14,7 @@ from fedjax_mm.errors import RunError, UsageError
 from fedjax_mm.methods import method
 from fedjax_mm.methods.fedavg import FedAvg
 from fedjax_mm.methods.fedproto import FedProto
+from fedjax_mm.methods.flux import Flux
 from fedjax_mm.simulation.division import divide
 
 TWO_SHAPES = [[1, 1, 0], [0, 1, 1], [1, 1, 0], [1, 1, 0], [0, 1, 1]]
@@ -31,6 +32,7 @@ CASES = {
     "seeds": (FedProto(), lambda sim: sim.mixed(), {"encoders": ("mlp",), "widths": ((),), "seeds": (0, 3, 5)}, 2, 2),
     "clients": (FedAvg(), lambda sim: sim.alike(), {**SHARED, "encoders": ("dnn_bn",), "seeds": (4,)}, 8, 3),
     "padding": (FedAvg(), lambda sim: sim.alike(), {**SHARED, **KEPT, "seeds": (0, 3, 4)}, 2, 2),
+    "per modality": (Flux(hidden=3, blocks="naive"), unlike, {**SHARED, "seeds": (1,)}, 3, 3),
     "shapes": (FedProto(), unlike, {"encoders": ("mlp",), "widths": ((),), "seeds": (1,), "clip": 0.5}, 3, 3),
 }
 
@@ -45,7 +47,13 @@ def outcome(sim, case, devices, **options):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "executors"),
-    [("seeds", ["lockstep"]), ("clients", ["map"]), ("padding", ["map", "lockstep"]), ("shapes", ["map"])],
+    [
+        ("seeds", ["lockstep"]),
+        ("clients", ["map"]),
+        ("padding", ["map", "lockstep"]),
+        ("shapes", ["map"]),
+        ("per modality", ["map"]),
+    ],
 )
 def test_several_devices_equal_one(case, executors, sim):
     asked, used = CASES[case][3:]
