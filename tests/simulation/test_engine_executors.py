@@ -11,7 +11,6 @@ import pytest
 from fedjax_mm.methods import method
 from fedjax_mm.methods.fedavg import FedAvg
 from fedjax_mm.methods.fedproto import FedProto
-from fedjax_mm.methods.flux import Flux
 
 EXECUTORS = ("lockstep", "map", "debug")
 
@@ -40,7 +39,6 @@ CASES = {
     "shared": (FedAvg(), "alike", {"encoders": ("dnn_bn",), "model": "shared", "momentum": 0.5, "seeds": (0, 3)}),
     "adam": (FedAvg(), "alike", {"model": "shared", "optimizer": "adam", "lr": 0.01, "optimizer_state": "keep"}),
     "views": (Remembers(), "alike", {"model": "shared", "seeds": (0, 3)}),
-    "per modality": (Flux(hidden=3, blocks="naive"), "hetero", {"model": "shared", "widths": ((),), "seeds": (0,)}),
 }
 
 
