@@ -12,7 +12,9 @@ from fedjax_mm.models.fusion import ATTENTION, AttentionSpec
 from fedjax_mm.models.networks import NetworkSpec
 
 SHARES = ("private", "mean")
-WEIGHTS = ("samples", "uniform")
+WEIGHTS = ("samples", "everyone", "uniform")
+BLOCKS = {"partial": "samples", "naive": "everyone"}
+"""What a modality's networks are averaged over: those who trained them, or everyone with untrained copies -> weight."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,10 +61,14 @@ class Module:
     Attributes:
         network: Its architecture; None for the encoders, whose architectures come with the federation.
         share: `private` (each client keeps its own) or `mean` (the server averages; clients start from the average).
-        weight: Weight of a client in that average: `samples` (training samples; for encoders those that have the
-            modality) or `uniform` over the holders.
+        weight: Weight of a client in that average: `samples` (training samples; for what exists per modality those that
+            have it), `uniform` over the holders, or `everyone`: all training samples of every cohort member, of whom
+            those without the modality send back, and are sent, a copy they did not train.
         group: Optimiser group, whose gradient is clipped as one.
         statistics: BatchNorm statistics of a shared module: `average` with its parameters or `local`.
+        per_modality: Whether each client has one for each of its modalities, all of one architecture.
+            `Lane.apply` then runs all M at once, with a leading axis `[M]` on every input and on the output.
+        start: Another module of the same architecture, whose initial weights it starts from; None for its own.
     """
 
     network: NetworkSpec | None
@@ -70,11 +76,18 @@ class Module:
     weight: str = "samples"
     group: str = "main"
     statistics: str = "average"
+    per_modality: bool = False
+    start: str | None = None
 
     def __post_init__(self):
         choose("share", self.share, SHARES)
         choose("weight", self.weight, WEIGHTS)
         choose("statistics rule", self.statistics, ("average", "local"))
+
+    @property
+    def by_modality(self) -> bool:
+        """Whether a client has one per modality: the encoders, and what says so."""
+        return self.network is None or self.per_modality
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,12 +131,13 @@ class Layout:
     """A method's modules and schedule.
 
     Attributes:
-        modules: Name -> module. `encoders` is the one that exists per modality. `fusion`, where fusing has parameters,
-            may be left out: see `with_fusion`.
+        modules: Name -> module. `encoders` is the one without a network. `fusion`, where fusing has parameters, may be
+            left out: see `with_fusion`.
         stages: The schedule.
         views: Parameter sets the encoders run with besides `current`: `download` (as received this round) and
             `previous` (as the client last finished; as received, before it ever did).
         quantities: Encoder quantities the losses need, per modality: `proximal`, the squared distance to `download`.
+            With it come the parameters of the other networks in `download`, without the features of that view.
     """
 
     modules: Mapping[str, Module]
@@ -137,6 +151,10 @@ class Layout:
         apart = [name for name, module in self.modules.items() if name != "encoders" and module.network is None]
         if apart:
             raise UsageError(f"module {apart[0]!r} has no network; only 'encoders' come with the federation")
+        for name, module in self.modules.items():
+            twin = self.modules.get(module.start or name)
+            if twin is None or twin.network != module.network:
+                raise UsageError(f"module {name!r} starts from {module.start!r}, no module of its architecture")
         for view in self.views:
             choose("view", view, ("download", "previous"))
         for quantity in self.quantities:
@@ -176,7 +194,7 @@ class Upload(NamedTuple):
     state: Any = {}  # noqa: RUF012
 
 
-def shared_model(spec: Spec, *, encoders: str, head: str, fusion: str | None = None) -> Layout:
+def shared_model(spec: Spec, *, encoders: str, head: str, fusion: str | None = None, blocks: str = "partial") -> Layout:
     """The plain layout: encoders, one head and, where it has parameters, the fusion, each with its share.
 
     Args:
@@ -184,11 +202,12 @@ def shared_model(spec: Spec, *, encoders: str, head: str, fusion: str | None = N
         encoders: Share of the encoders.
         head: Share of the head.
         fusion: Share of the fusion; None for the head's.
+        blocks: Over whom encoders are averaged, where they are: a key of `BLOCKS`.
 
     Returns:
         The layout.
     """
-    modules = {"encoders": Module(None, share=encoders), "head": Module(spec.head, share=head)}
+    modules = {"encoders": Module(None, share=encoders, weight=BLOCKS[blocks]), "head": Module(spec.head, share=head)}
     if fusion is not None and spec.fusion_network is not None:
         modules["fusion"] = Module(spec.fusion_network, share=fusion)
     return Layout(modules)

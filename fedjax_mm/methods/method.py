@@ -63,7 +63,8 @@ class Lane:
 
     Attributes:
         features: View -> encoder outputs `[M, B, d]`, zero where not observed; gradients flow through `current` only.
-        params: View -> module name -> parameters of the client's networks, the encoders apart.
+        params: View -> module name -> parameters of the client's networks, the encoders apart; of a module per modality
+            leaves `[M, ...]`, 0 where the client does not hold the modality.
         batch: The batch.
         info: The client.
         state: The client's own state (`Method.init_client`).
@@ -89,8 +90,8 @@ class Lane:
         """The output of one of the client's networks.
 
         Args:
-            module: A module of the layout, per lane.
-            *inputs: What the network takes.
+            module: A module of the layout, the encoders apart.
+            *inputs: What the network takes; of a module per modality, with a leading axis `[M]`, as the output.
             view: Whose parameters: a view of the layout.
 
         Returns:
@@ -111,7 +112,8 @@ class Server(NamedTuple):
     """The server's side of one seed.
 
     Attributes:
-        modules: Shared module name -> parameters.
+        modules: Shared module name -> parameters; of a module per modality leaves `[m, ...]` for the m modalities that
+            someone holds, of the encoders a list of such trees.
         state: The method's own state (`Method.init_server`).
     """
 
@@ -199,7 +201,8 @@ class Method:
         """What goes to the server besides the shared modules.
 
         Args:
-            start: Shared modules that are not encoders, as downloaded. Private ones are not here, and cannot leave.
+            start: Shared modules that are not encoders, as downloaded (those per modality as in `Lane.params`). Private
+                ones are not here, and cannot leave.
             end: The same after local training.
             sums: What `collect` returned, summed over the client's training data.
             info: The client.

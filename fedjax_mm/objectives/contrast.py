@@ -1,7 +1,9 @@
-"""Contrast between the prototypes of different modalities."""
+"""Contrast: between the prototypes of different modalities, and between models."""
 
 import jax
 import jax.numpy as jnp
+
+from fedjax_mm.objectives.masked import masked_mean
 
 Array = jax.Array
 
@@ -32,6 +34,30 @@ def intermodal_contrast(prototypes: Array, present: Array, *, temperature: Array
     compared = present[None, :, None] | ~valid[..., None]
     matching = jnp.diagonal(scores, axis1=-2, axis2=-1)
     return jnp.sum(jnp.where(valid, jax.nn.logsumexp(scores, axis=-1, where=compared) - matching, 0))
+
+
+def model_contrast(
+    z: Array, positive: Array, negative: Array, valid: Array, *, temperature: Array | float
+) -> tuple[Array, Array]:
+    """Pulls each sample's feature towards one model's and away from another's; a mean, in nats.
+
+    MOON (Li et al. 2021, Eq. 3): -log(exp(s+ / temperature) / (exp(s+ / temperature) + exp(s- / temperature))) with s+
+    and s- the cosines of z with the positive and with the negative feature, to which no gradient flows.
+
+    Args:
+        z: Features `[B, d]`; like the others they may be anything where not valid.
+        positive: Features of the same samples, `[B, d]`.
+        negative: Features of the same samples, `[B, d]`.
+        valid: Bool `[B]`.
+        temperature: Scalar, above 0.
+
+    Returns:
+        The mean (0 if no sample is valid) and the number of valid samples, floating scalars. Where both features are
+        equal it is log 2 with gradient exactly 0.
+    """
+    own, near, far = (_directions(jnp.where(valid[:, None], rows, 0)) for rows in (z, positive, negative))
+    gap = jnp.sum(own * jax.lax.stop_gradient(far - near), axis=-1) / jnp.asarray(temperature, z.dtype)
+    return masked_mean(jax.nn.softplus(gap), valid)
 
 
 def _directions(vectors: Array) -> Array:

@@ -120,7 +120,7 @@ def work(engine: Engine) -> np.ndarray:
     member = np.asarray(tables.member)
     n, n_m = np.asarray(tables.info.n, np.float64)[member], np.asarray(tables.info.n_m, np.float64)[member]
     passes = [
-        (counts * (n[:, None] if name in context.lane_modules else n_m)).sum(axis=1)
+        (counts * (n_m if context.layout.modules[name].by_modality else n[:, None])).sum(axis=1)
         for name, counts in _held(engine).items()
     ]
     return 6 * context.spec.epochs * np.sum(passes, axis=0)

@@ -1,5 +1,6 @@
 """From outcomes to averages: streaming sums in a fixed lane order, stacked uploads, counters."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -24,6 +25,7 @@ class Progress(NamedTuple):
     Attributes:
         state: The state; private parts are already new for lanes that are done.
         sums: Module -> per bucket: part -> (sum of weighted values by row, sum of weights `[rows]`), shared parts only.
+        samples: Training samples of the cohort members that count, `[S]`.
         extra: Name -> (sum of weighted leaves `[S, ...]`, sum of weights `[S]`), of `Upload.mean`, in the run's
             precision whatever the leaves' types: an average of counts is a number too.
         stack: `Upload.stack` by cohort member, leaves `[S * cohort, ...]`, seed by seed.
@@ -36,6 +38,7 @@ class Progress(NamedTuple):
 
     state: State
     sums: dict[str, list[dict[str, tuple[Tree, Array]]]]
+    samples: Array
     extra: dict[str, tuple[Tree, Array]]
     stack: Tree
     heard: Array
@@ -68,6 +71,7 @@ def empty_progress(context: Context, trained: frozenset[str], state: State, outc
     return Progress(
         state=state,
         sums=sums,
+        samples=jnp.zeros(seeds, weight),
         extra={
             name: (
                 jax.tree.map(lambda leaf: jnp.zeros((seeds, *leaf.shape[1:]), weight), value),
@@ -119,6 +123,7 @@ def absorb(
     return Progress(
         state=new,
         sums=sums,
+        samples=_add_by_seed(plan, progress.samples, jnp.where(ok, crowd.info.n, 0), crowd.seed),
         extra=_add_extra(context, plan, progress.extra, outcome, ok),
         stack=jax.tree.map(lambda table, v: _write(table, slot, v), progress.stack, outcome.upload.stack),
         heard=_write(progress.heard, slot, ok),
@@ -147,7 +152,7 @@ def combine(progress: Progress, axis: str | None) -> Progress:
             return jax.lax.psum(leaf.astype(jnp.int32), axis) > 0
         return jax.lax.psum(leaf, axis)
 
-    theirs = ("sums", "extra", "stack", "heard", "terms", "sent_rows", "received_rows")
+    theirs = ("sums", "samples", "extra", "stack", "heard", "terms", "sent_rows", "received_rows")
     return progress._replace(**{name: jax.tree.map(total, getattr(progress, name)) for name in theirs})
 
 
@@ -155,15 +160,34 @@ def finish(context: Context, progress: Progress) -> Slots:
     """The averages of the shared parts; where nothing was added, what was there before."""
     stores: Slots = {}
     for name, entries in progress.state.stores.items():
+        everyone = context.layout.modules[name].weight == "everyone"
+        finish_part = partial(_finish_with_copies, progress.samples) if everyone else jax.vmap(finish_mean)
         stores[name] = [
             dict(values)
             | {
-                part: jax.tree.map(lambda s, old, w=weights: jax.vmap(finish_mean)(s, w, old), summed, values[part])
+                part: jax.tree.map(lambda s, old, f=finish_part, w=weights: f(s, w, old), summed, values[part])
                 for part, (summed, weights) in sums.items()
             }
             for values, sums in zip(entries, progress.sums[name], strict=True)
         ]
     return stores
+
+
+def _finish_with_copies(samples: Array, summed: Array, weights: Array, old: Array) -> Array:
+    """The averages `[rows, ...]` with the untrained copies of those who added nothing.
+
+    Args:
+        samples: What all of a seed's members weigh, `[S]`.
+        summed: Sums of weighted values, `[rows, ...]`, as many rows for each seed.
+        weights: What those who added to a row weigh, `[rows]`.
+        old: What the copies are of, `[rows, ...]`.
+
+    Returns:
+        As `old`.
+    """
+    total = jnp.repeat(samples, len(weights) // len(samples))
+    rest = (total - weights).astype(summed.dtype).reshape((-1,) + (1,) * (summed.ndim - 1))
+    return jax.vmap(finish_mean)(summed + jnp.where(rest > 0, rest * old, 0), total, old)
 
 
 def all_rows(tree: Tree) -> list[Rows]:
@@ -212,11 +236,12 @@ def _add_networks(
 
 
 def _weights(context: Context, name: str, bucket: PlanBucket, outcome: Outcome) -> Array:
-    """Weight of each slot in its average: the samples that trained it, or 1 for every holder."""
+    """Weight of each slot in its average: the samples that trained it, all of the client's, or 1 for every holder."""
     info, module = outcome.crowd.info, context.layout.modules[name]
-    modality = bucket.columns % len(context.modalities)
-    n = info.n_m[bucket.lanes, modality] if module.network is None else info.n[bucket.lanes]
-    weights = n if module.weight == "samples" else jnp.ones_like(n)
+    n = info.n[bucket.lanes]
+    if module.by_modality and module.weight == "samples":
+        n = info.n_m[bucket.lanes, bucket.columns % len(context.modalities)]
+    weights = jnp.ones_like(n) if module.weight == "uniform" else n
     return weights.astype(context.settings.dtype)
 
 

@@ -185,7 +185,8 @@ def _network_functions(layout: Layout, spec: Spec, settings: Settings) -> dict[s
     functions: dict[str, Callable[..., Array]] = {"fusion": FUSIONS[spec.fusion]} if spec.fusion in FUSIONS else {}
     for name, module in layout.modules.items():
         if module.network is not None:
-            functions[name] = functools.partial(run, module.network)
+            function = functools.partial(run, module.network)
+            functions[name] = jax.vmap(function) if module.per_modality else function
     return functions
 
 

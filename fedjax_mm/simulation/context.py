@@ -31,7 +31,8 @@ class Context:
         layout: The method's layout.
         settings: Resolved settings.
         stores: Module name -> its storage.
-        networks: Module name -> pure function `(params, *inputs) -> output`, for modules per lane; and `fusion`.
+        networks: Module name -> pure function `(params, *inputs) -> output`, for modules that are not encoders; and
+            `fusion`.
         modalities: The M modality names.
         seeds: The number of seeds S.
         clients: The number of clients per seed, padding included, that are lanes here.
@@ -55,7 +56,7 @@ class Context:
 
     @property
     def lane_modules(self) -> tuple[str, ...]:
-        """Names of the modules that exist once a lane."""
+        """Names of the modules that are not encoders."""
         return tuple(name for name, module in self.layout.modules.items() if module.network is not None)
 
 

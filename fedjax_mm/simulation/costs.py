@@ -59,7 +59,10 @@ def exchange(context: Context, names: Collection[str], leaves: Tree, lanes: int)
     for name, store in context.stores.items():
         for position, sizes in enumerate(module_bytes(context, name)):
             shared = sum(size for part, size in sizes.items() if name in names and store.shared(part))
-            modules += shared * (store.bucket == position).sum(axis=1)
+            held = store.bucket == position
+            # Who does not hold a modality sends and receives copies where everyone counts.
+            copies = store.module.weight == "everyone"
+            modules += shared * (held.any(axis=0) | held if copies else held).sum(axis=1)
     fixed, row = 0, []
     for node in jax.tree.leaves(leaves, is_leaf=lambda node: isinstance(node, Rows)):
         if isinstance(node, Rows):

@@ -250,14 +250,15 @@ def see(
     """
     features, params, quantities = {}, {}, {}
     features["current"], statistics = encode(context, plan, world, crowd, current["encoders"], batch, keys, train=train)
-    params["current"] = _lane_params(context, current)
+    params["current"] = lane_params(context, plan, current)
     for view in context.layout.views:
         frozen = jax.lax.stop_gradient(crowd.views[view])
         features[view], _ = encode(context, plan, world, crowd, frozen["encoders"], batch, keys, train=False)
-        params[view] = _lane_params(context, frozen)
+        params[view] = lane_params(context, plan, frozen)
     if "proximal" in context.layout.quantities:
-        reference = jax.lax.stop_gradient(crowd.views["download"]["encoders"])
-        quantities["proximal"] = _squared_distance(context, plan, current["encoders"], reference)
+        reference = jax.lax.stop_gradient(crowd.views["download"])
+        quantities["proximal"] = _squared_distance(context, plan, current["encoders"], reference["encoders"])
+        params["download"] = lane_params(context, plan, reference)
     return Sight(features, params, quantities), statistics
 
 
@@ -289,8 +290,38 @@ def per_lane(
     return jax.vmap(call)(crowd.method, crowd.info, crowd.state, crowd.download, crowd.round, sight, batch, keys)
 
 
-def _lane_params(context: Context, slots: Slots) -> dict[str, Tree]:
-    return {name: slots[name][0]["params"] for name in context.lane_modules}
+def lane_params(context: Context, plan: Plan, slots: Slots) -> dict[str, Tree]:
+    """The parameters of every lane's networks, the encoders apart.
+
+    Args:
+        context: The context.
+        plan: The plan.
+        slots: Networks by slot.
+
+    Returns:
+        Module -> leaves `[n, ...]`; of a module per modality `[n, M, ...]`, 0 where the lane does not hold it.
+    """
+    modules = context.layout.modules
+    return {
+        name: _by_modality(context, plan, name, slots[name]) if modules[name].per_modality else slots[name][0]["params"]
+        for name in context.lane_modules
+    }
+
+
+def _by_modality(context: Context, plan: Plan, name: str, values: list[dict[str, Tree]]) -> Tree:
+    shape = (plan.size, len(context.modalities))
+    if not values:
+        empty, _ = networks.shapes(context.stores[name].specs[0], context.settings.dtype)
+        return jax.tree.map(lambda leaf: jnp.zeros((*shape, *leaf.shape), leaf.dtype), empty)
+    (bucket,) = plan.buckets[name]
+    if len(bucket.lanes) == shape[0] * shape[1]:
+        return jax.tree.map(lambda leaf: leaf.reshape(shape[::-1] + leaf.shape[1:]).swapaxes(0, 1), values[0]["params"])
+
+    def spread(leaf: Array) -> Array:
+        table = jnp.zeros((*shape, *leaf.shape[1:]), leaf.dtype)
+        return table.at[bucket.lanes, bucket.columns].set(leaf, unique_indices=True)
+
+    return jax.tree.map(spread, values[0]["params"])
 
 
 def _squared_distance(context: Context, plan: Plan, encoders: list, reference: list) -> Array:

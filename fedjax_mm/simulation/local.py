@@ -14,7 +14,7 @@ from fedjax_mm.errors import UsageError
 from fedjax_mm.methods.layout import Phase, Rows, Upload
 from fedjax_mm.methods.method import Batch, Lane, Method, Terms
 from fedjax_mm.simulation.context import Context, Slots, State, World, at, select
-from fedjax_mm.simulation.forward import Crowd, gather_crowd, per_lane, read, see
+from fedjax_mm.simulation.forward import Crowd, gather_crowd, lane_params, per_lane, read, see
 from fedjax_mm.simulation.keys import derive
 from fedjax_mm.simulation.optimise import clip_factor
 from fedjax_mm.simulation.plans import Plan
@@ -114,10 +114,8 @@ class Trainer:
 
     def _visible(self, networks: Slots) -> Tree:
         """The parameters an upload may be made of: shared ones that are not encoders."""
-        stores = self.context.stores
-        return {
-            name: networks[name][0]["params"] for name in self.context.lane_modules if stores[name].shared("params")
-        }
+        params, stores = lane_params(self.context, self.plan, networks), self.context.stores
+        return {name: tree for name, tree in params.items() if stores[name].shared("params")}
 
     def _train(
         self, world: World, crowd: Crowd, networks: Slots, index: int, phase: Phase, kept: Tree
@@ -368,6 +366,8 @@ def sum_over(world: World, crowd: Crowd, rows: Array, n: Array, function: Callab
 
     first = jax.eval_shape(lambda part: function(read(world, crowd, part), keys), rows[:, :size])
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), first)
+    if not jax.tree.leaves(zeros):
+        return zeros
     return jax.lax.fori_loop(0, jnp.max(-(-n // size)), add, zeros)
 
 

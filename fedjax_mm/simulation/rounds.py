@@ -195,7 +195,7 @@ class Round:
         return [name for name, store in self.context.stores.items() if store.shared("params")]
 
     def _modules(self, stores: Slots) -> dict[str, Tree]:
-        """Shared parameters by seed: `[S, ...]`, encoders as a list of buckets `[S, modalities of the bucket, ...]`."""
+        """Shared parameters: `[S, ...]`, of a module per modality `[S, modalities, ...]`, encoders a list of these."""
         seeds = self.context.seeds
 
         def by_seed(tree: Tree) -> Tree:
@@ -204,7 +204,9 @@ class Round:
         modules = {}
         for name in self._shared():
             trees = [values["params"] for values in stores[name]]
-            modules[name] = trees[0] if name in self.context.lane_modules else [by_seed(tree) for tree in trees]
+            if self.context.layout.modules[name].by_modality:
+                trees = [by_seed(tree) for tree in trees]
+            modules[name] = trees[0] if name in self.context.lane_modules else trees
         return modules
 
     def _with_modules(self, stores: Slots, modules: dict[str, Tree]) -> Slots:

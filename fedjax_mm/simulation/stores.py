@@ -1,9 +1,9 @@
 """Where parameters live: one stacked array per bucket of equal shape, a row per owner.
 
 Dense encoders are kept layer by layer (see `dense`), everything else whole; either is a piece here. A slot is (lane,
-level and modality) for encoders and (lane,) for every other network. Each slot points at a row of its bucket. What is
-private has a row per slot; what the server averages has a row per seed (level and modality), to which the slots of that
-seed point. Owning is nothing but this map.
+level and modality) for encoders and other networks per modality, (lane,) for the rest. Each slot points at a row of its
+bucket. What is private has a row per slot; what the server averages has a row per seed (level and modality), to which
+the slots of that seed point. Owning is nothing but this map.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ class Store:
         name: The module's name.
         module: The module.
         networks: The distinct architectures.
-        network: The one of each (lane, j), int32 `[L, J]`, -1 where there is none; J is M for encoders, else 1.
+        network: The one of each (lane, j), int32 `[L, J]`, -1 where there is none; J is M per modality, else 1.
         specs: The piece that is in each bucket.
         bucket: Bucket of each slot, int32 `[L, levels * J]`, -1 where there is none.
         rows: Part (`params`, `statistics`) -> row of each slot within its bucket, int32, likewise; under `slots` a row
@@ -71,6 +71,9 @@ def build_stores(layout: Layout, population: Population, settings: Settings) -> 
             module = dataclasses.replace(module, statistics=settings.statistics)
         if module.network is None:
             found, network = encoder_architectures(population, settings)
+        elif module.per_modality:
+            holds = np.concatenate([federation.holds for federation in population.federations])
+            found, network = (module.network,), np.where(holds, 0, -1).astype(np.int32)
         else:
             found, network = (module.network,), np.zeros((population.lanes, 1), np.int32)
         seeds = np.repeat(np.arange(len(population.seeds)), population.clients)
@@ -170,7 +173,7 @@ def initial_values(store: Store, population: Population, keys: Array, settings: 
     @jax.jit
     @jax.vmap
     def words_of(seed: Array, client: Array, j: Array, level: Array) -> tuple[Array, Array]:
-        key = derive(keys[seed], f"initial {store.name}", j)
+        key = derive(keys[seed], f"initial {store.module.start or store.name}", j)
         key = derive(key, "client", client) if own else key
         return jax.random.key_data(key), jax.random.key_data(layer_key(key, level))
 

@@ -14,7 +14,7 @@ WRONG = [
     (["--method", "local", "--method", "fedavg"], "--method is given twice"),
     (["--method", "local", "--seeds", "1", "--seeds=2"], "--seeds is given twice; separate seeds by commas"),
     (["--method", "nowhere.py:Mine"], "there is no file nowhere.py"),
-    ([], "run needs --method; valid: fedavg, fedproto"),
+    ([], "run needs --method; valid: fedavg, fedper, fedproto"),
     (["--method", "local", "--data", "mfaet"], "unknown data set 'mfaet'; did you mean mfeat?"),
     (["--method", "local", "--data", "gone.npz"], "there is no file or folder gone.npz"),
     (["--method", "local", "--label", "z"], "'z'"),

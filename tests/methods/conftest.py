@@ -1,6 +1,8 @@
 """Tiny federations in double precision, and a laboratory that compiles each method on each of them once."""
 
 import dataclasses
+import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,10 @@ import pytest
 from fedjax_mm.data import from_arrays
 from fedjax_mm.federation.federation import Federation
 from fedjax_mm.federation.tables import index_table
+from fedjax_mm.methods import Info, Lane, Spec
+from fedjax_mm.methods.layout import with_fusion
+from fedjax_mm.methods.method import Batch
+from fedjax_mm.models import HeadSpec, networks
 from fedjax_mm.simulation.engine import build_engine
 from fedjax_mm.simulation.population import build_population
 from fedjax_mm.simulation.settings import Settings
@@ -124,12 +130,111 @@ class Laboratory:
         return trial
 
 
+OBSERVED = np.array([[True, True, False, True, False], [True, False, True, True, False]])
+"""Five samples of two modalities: both, the first, the second, both, and padding."""
+
+
+def make_lane(method, *, observed=OBSERVED, fusion="attention", seed=0, classes=3, dim=4):
+    """One lane of a method with fresh networks, all different, and features drawn at random."""
+    modalities, samples = observed.shape
+    spec = Spec(("a", "b"), classes, 2, dim, fusion, "shared", HeadSpec(dim, (dim,), classes), 5, 1)
+    modules = {n: m for n, m in with_fusion(method.layout(spec), spec).modules.items() if m.network is not None}
+    keys = iter(jax.random.split(jax.random.key(seed), 50))
+
+    def fresh(module):
+        copies = [networks.init(module.network, next(keys), jnp.float64)[0] for _ in range(modalities)]
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *copies) if module.per_modality else copies[0]
+
+    def function(module):
+        def run(params, *inputs):
+            return networks.apply(module.network, params, {}, *inputs, dtype=jnp.float64)[0]
+
+        return jax.vmap(run) if module.per_modality else run
+
+    rng = np.random.default_rng(seed)
+    valid = observed.any(axis=0)
+    y = np.where(valid, rng.integers(classes, size=samples), 0)
+    views = ("current", "download", "previous")
+    features = {view: rng.normal(size=(modalities, samples, dim)) * observed[..., None] for view in views}
+    counts = np.bincount(y[valid], minlength=classes)
+    return Lane(
+        features=jax.tree.map(jnp.asarray, features),
+        params={view: {name: fresh(module) for name, module in modules.items()} for view in views},
+        batch=Batch(*map(jnp.asarray, (y.astype(np.int32), valid, observed, np.arange(samples, dtype=np.int32)))),
+        info=Info(*map(jnp.asarray, (0, 0, np.ones(modalities, bool), counts, valid.sum(), observed.sum(axis=1)))),
+        state={},
+        download={},
+        key=jax.random.key(seed),
+        round=jnp.int32(1),
+        networks={name: function(module) for name, module in modules.items()},
+        encoder={"proximal": jnp.asarray(rng.random(modalities))},
+    )
+
+
+def with_inputs(lane, features, params):
+    """The lane with other current features and parameters."""
+    return dataclasses.replace(
+        lane, features={**lane.features, "current": features}, params={**lane.params, "current": params}
+    )
+
+
+@functools.cache
+def _program(method, terms):
+    def losses(inputs, lane, batch):
+        lane = dataclasses.replace(with_inputs(lane, *inputs), batch=batch)
+        total, found = method.loss(lane)
+        return {"total": total, **{name: found[name][0] for name in terms}}, (total, found, method.predict(lane))
+
+    def program(inputs, others, batch, template):
+        lane = dataclasses.replace(template.lane, **others)
+        outputs = losses(inputs, lane, batch)[1]
+        slopes = {
+            name: jax.grad(lambda inputs, name=name: losses(inputs, lane, batch)[0][name])(inputs)
+            for name in ("total", *terms)
+        }
+        return outputs, slopes
+
+    return jax.jit(program, static_argnums=3)
+
+
+class Template:
+    """What of a lane is not traced; equal to any other, so that a program serves all lanes of its method."""
+
+    def __init__(self, lane):
+        self.lane = lane
+
+    def __hash__(self):
+        return 0
+
+    def __eq__(self, other):
+        return isinstance(other, Template)
+
+
+def probe(method, lane, *terms):
+    """A method's functions on a lane, compiled once for each method.
+
+    Returns:
+        The loss, its terms, the scores, and for `total` and each of the named terms the gradients with respect to the
+        current features and parameters.
+    """
+    inputs = lane.features["current"], lane.params["current"]
+    others = {"features": lane.features, "params": lane.params, "info": lane.info}
+    (loss, found, scores), slopes = _program(method, terms)(inputs, others, lane.batch, Template(lane))
+    return types.SimpleNamespace(loss=loss, terms=found, scores=scores, slopes=slopes)
+
+
 def to_host(tree):
     return jax.tree.map(np.array, tree)
 
 
 def to_device(tree):
     return jax.tree.map(jnp.array, tree)
+
+
+@pytest.fixture
+def bench():
+    """Single lanes, on which a method's functions can be called as they are."""
+    return types.SimpleNamespace(lane=make_lane, with_inputs=with_inputs, probe=probe, observed=OBSERVED)
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ BIG = {"batch": 32, "epochs": 1, "rounds": 1, "lr": LR}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("averaging", [FedAvg, LgFedAvg])
+@pytest.mark.parametrize("averaging", [FedAvg, LgFedAvg, find("fedper")])
 def test_with_one_client_every_round_equals_local(laboratory, alone, averaging, close):
     trial, local = laboratory.run(averaging(), alone), laboratory.run(Local(), alone)
     for round_ in range(4):

@@ -142,7 +142,16 @@ def test_the_upload_does_not_change_with_the_private_head(laboratory, three, sam
 
 
 @pytest.mark.parametrize(
-    ("name", "visible"), [("local", set()), ("fedproto", set()), ("lg_fedavg", {"head"}), ("fedavg", {"head"})]
+    ("name", "visible"),
+    [
+        ("local", set()),
+        ("fedproto", set()),
+        ("lg_fedavg", {"head"}),
+        ("fedavg", {"head"}),
+        ("fedper", set()),
+        ("fedrod", {"head"}),
+        ("flux", {"head", "confidence"}),
+    ],
 )
 def test_an_upload_is_shown_shared_modules_only(laboratory, three, monkeypatch, name, visible):
     kind, seen = find(name), []

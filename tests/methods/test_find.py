@@ -38,7 +38,7 @@ def file(tmp_path):
 
 def test_every_module_of_the_package_is_found_under_its_name():
     found = available()
-    assert {"local", "fedavg", "lg_fedavg", "fedproto"} <= set(found)
+    assert {"local", "fedavg", "lg_fedavg", "fedproto", "fedprox", "moon", "fedper", "fedrod", "flux"} <= set(found)
     for name, kind in found.items():
         assert kind.name == name
         assert find(name) is kind

@@ -1,4 +1,4 @@
-"""Contrast between modalities: sums by hand, against NumPy, finite differences, zero vectors and masks."""
+"""Contrasts, of modalities and of models: by hand, against NumPy, finite differences, zero vectors and masks."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_mm.objectives.contrast import intermodal_contrast
+from fedjax_mm.objectives.contrast import intermodal_contrast, model_contrast
 
 # With this temperature a cosine of 1 counts 3 and a cosine of 0 counts 1.
 TRIPLE = 1 / np.log(3)
@@ -155,3 +155,77 @@ def test_single_precision_stays_single_whatever_the_temperature_is(wide):
             value, gradient = contrast_and_slope(x, present, temperature=temperature)
             assert value.dtype == gradient.dtype == jnp.float32
             np.testing.assert_allclose(value, oracle(prototypes, present, 0.5), rtol=1e-5)
+
+
+# --- between models
+
+
+def models(seed, samples=4, dim=3):
+    return np.random.default_rng(seed).normal(size=(3, samples, dim))
+
+
+def contrast_of(z, positive, negative, valid=None, temperature=0.5):
+    valid = np.ones(len(z), bool) if valid is None else np.asarray(valid)
+    arrays = (jnp.asarray(array, float) for array in (z, positive, negative))
+    return model_contrast(*arrays, jnp.asarray(valid), temperature=temperature)
+
+
+def test_cosines_of_1_and_0_at_temperature_a_half_by_hand():
+    value, n = contrast_of([[3.0, 0.0]], [[0.1, 0.0]], [[0.0, 7.0]])
+    np.testing.assert_allclose(value, 0.126928011042972, rtol=1e-13)
+    assert n == 1
+
+
+def test_it_is_softmax_cross_entropy_on_the_cosines():
+    z, positive, negative = models(0)
+    valid = [True, True, False, True]
+
+    def cosine(a, b):
+        return np.sum(a * b, axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+
+    scores = np.stack([cosine(z, positive), cosine(z, negative)]) / 0.3
+    expected = (np.log(np.exp(scores).sum(axis=0)) - scores[0])[valid].mean()
+    value, n = contrast_of(z, positive, negative, valid, 0.3)
+    np.testing.assert_allclose(value, expected, rtol=1e-13)
+    assert n == 3
+
+
+def test_equal_models_give_log_2_and_a_gradient_of_exactly_0():
+    z, other, _ = models(1)
+    value, slope = jax.value_and_grad(lambda z: contrast_of(z, other, other)[0])(jnp.asarray(z))
+    np.testing.assert_allclose(value, np.log(2), rtol=1e-15)
+    np.testing.assert_array_equal(slope, 0)
+
+
+def test_lengths_do_not_matter_and_no_gradient_reaches_the_other_models():
+    z, positive, negative = models(2)
+    value, _ = contrast_of(z, positive, negative)
+    np.testing.assert_allclose(contrast_of(3 * z, 5 * positive, negative / 7)[0], value, rtol=1e-13)
+    slopes = jax.grad(lambda *arrays: contrast_of(*arrays)[0], argnums=(0, 1, 2))(*map(jnp.asarray, models(2)))
+    assert np.abs(slopes[0]).max() > 1e-3
+    np.testing.assert_array_equal(slopes[1:], 0)
+
+
+@pytest.mark.parametrize("garbage", [0.0, 1e6, np.nan])
+def test_a_sample_that_is_not_valid_and_a_feature_of_0_have_no_gradient(garbage):
+    z, positive, negative = models(3)
+    z[1] = 0
+    valid = np.array([True, True, True, False])
+    clean = jax.value_and_grad(lambda z: contrast_of(z, positive, negative, valid)[0])(jnp.asarray(z))
+    z[3] = positive[3] = negative[3] = garbage
+    again = jax.value_and_grad(lambda z: contrast_of(z, positive, negative, valid)[0])(jnp.asarray(z))
+    for a, b in zip(clean, again, strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(np.asarray(again[1])[[1, 3]], 0)
+
+
+def test_the_slope_between_models_equals_finite_differences():
+    z, positive, negative = models(4)
+    slope = jax.grad(lambda z: contrast_of(z, positive, negative)[0])(jnp.asarray(z))
+    for index in np.ndindex(z.shape):
+        ends = []
+        for sign in (1, -1):
+            moved = z.copy()
+            moved[index] += sign * 1e-6
+            ends.append(contrast_of(moved, positive, negative)[0])
+        np.testing.assert_allclose(slope[index], (ends[0] - ends[1]) / 2e-6, rtol=1e-6, atol=1e-9)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import log_softmax
 
-from fedjax_mm.objectives.supervised import cross_entropy
+from fedjax_mm.objectives.supervised import balanced_cross_entropy, cross_entropy
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -71,3 +71,38 @@ def test_gradient_is_softmax_minus_one_hot_over_the_count():
     gradient = jax.grad(lambda x: cross_entropy(x, jnp.asarray(y), jnp.asarray(valid))[0])(jnp.asarray(logits))
     expected = (np.exp(log_softmax(logits, axis=1)) - np.eye(3)[y]) * valid[:, None] / 3
     np.testing.assert_allclose(gradient, expected, atol=1e-14)
+
+
+# --- balanced softmax
+
+
+def balanced(logits, y, counts, valid=None):
+    y = jnp.asarray(y)
+    valid = jnp.ones(y.shape, bool) if valid is None else jnp.asarray(valid)
+    return float(balanced_cross_entropy(jnp.asarray(logits, float), y, valid, jnp.asarray(counts))[0])
+
+
+@pytest.mark.parametrize(("y", "expected"), [(0, np.log(4)), (1, np.log(4 / 3))])
+def test_counts_of_1_and_3_by_hand(y, expected):
+    np.testing.assert_allclose(balanced([[0, 0]], [y], [1, 3]), expected, rtol=1e-14)
+
+
+def test_equal_counts_are_cross_entropy_and_a_common_factor_is_nothing():
+    rng = np.random.default_rng(0)
+    logits, y, counts = rng.normal(size=(6, 3)), rng.integers(3, size=6), np.array([2, 5, 1])
+    plain, _ = cross_entropy(jnp.asarray(logits), jnp.asarray(y), jnp.ones(6, bool))
+    np.testing.assert_allclose(balanced(logits, y, [7, 7, 7]), plain, rtol=1e-14)
+    np.testing.assert_allclose(balanced(logits, y, 10 * counts), balanced(logits, y, counts), rtol=1e-14)
+    assert abs(balanced(logits, y, counts) - plain) > 1e-2
+
+
+def test_a_class_without_samples_gets_no_probability_and_a_sample_of_it_a_finite_loss():
+    # Two classes are left: counts 1 and 1, so log 2; with the absent class's logit, whatever it is.
+    np.testing.assert_allclose(balanced([[0, 0, 50]], [0], [1, 1, 0]), np.log(2), rtol=1e-14)
+    assert 1e3 < balanced([[0, 0, 0]], [2], [1, 1, 0]) < 1e5
+    assert np.isfinite(balanced([[0, 0, 0]], [2], [0, 0, 0]))
+
+
+def test_rows_that_are_not_valid_may_be_anything():
+    clean = balanced([[1, 2], [0, 0]], [0, 1], [1, 3], [True, False])
+    assert balanced([[1, 2], [np.nan, 1e9]], [0, 1], [1, 3], [True, False]) == clean

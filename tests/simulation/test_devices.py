@@ -14,6 +14,7 @@ from fedjax_mm.errors import RunError, UsageError
 from fedjax_mm.methods import method
 from fedjax_mm.methods.fedavg import FedAvg
 from fedjax_mm.methods.fedproto import FedProto
+from fedjax_mm.methods.flux import Flux
 from fedjax_mm.simulation.division import divide
 
 TWO_SHAPES = [[1, 1, 0], [0, 1, 1], [1, 1, 0], [1, 1, 0], [0, 1, 1]]
@@ -57,6 +58,25 @@ def test_several_devices_equal_one(case, executors, sim):
             assert engine.devices == used and engine.executor_name == executor
             assert sim.gap(reference, state) < 1e-9, executor
             sim.assert_blocks_agree(blocks[-1], others[-1], 1e-9)
+
+
+@pytest.mark.slow
+def test_networks_per_modality_and_copies_agree_lane_after_lane_and_on_two_devices(sim):
+    """Clients of two shapes, none of which has everything: averages that count copies are combined, too."""
+    federation = sim.make_federation(sim.make_data(), [[1, 1, 0], [0, 1, 0], [1, 1, 0], [0, 1, 0]], [9, 2, 5, 3])
+    options = {**SHARED, "fusion": "sum", "rounds": 2, "seeds": (1,), "precision": "float64"}
+    ends = {}
+    with jax.enable_x64(True):
+        for executor, devices in (("lockstep", 1), ("map", 1), ("lockstep", 2)):
+            rule = Flux(hidden=3, blocks="naive")
+            engine = sim.make_engine(rule, federation, executor=executor, devices=devices, **options)
+            assert engine.devices == devices and engine.executor_name == executor
+            result = sim.run(engine)
+            ends[executor, devices] = sim.host(engine.gathered(result.state)), result.blocks[-1]
+        reference, block = ends.pop(("lockstep", 1))
+        for case, (state, other) in ends.items():
+            assert sim.gap(reference, state) < 1e-9, case
+            sim.assert_blocks_agree(block, other, 1e-9)
 
 
 def test_a_state_is_laid_out_and_gathered_without_loss_and_gone_on_with(sim):

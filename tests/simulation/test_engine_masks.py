@@ -8,6 +8,7 @@ import pytest
 
 from fedjax_mm.methods.fedavg import FedAvg
 from fedjax_mm.methods.fedproto import FedProto
+from fedjax_mm.methods.flux import Flux
 from fedjax_mm.simulation.population import build_population
 
 POISONS = (0.0, 1e6, np.nan)
@@ -103,6 +104,22 @@ def proto(sim):
     return Case(federation, engine, start, sim.run(engine, sim.device(start)))
 
 
+@pytest.fixture(scope="module")
+def flux(sim):
+    """Networks per modality and private heads, and client 1 alone outside a cohort of four."""
+    federation = sparse(sim)
+    engine = sim.make_engine(
+        Flux(hidden=3),
+        federation,
+        model="shared",
+        widths=((),),
+        participation=4,
+        **(OPTIONS | {"rounds": 1, "seeds": (ABSENT_1,)}),
+    )
+    start = sim.host(engine.initial_state())
+    return Case(federation, engine, start, sim.run(engine, sim.device(start)))
+
+
 @pytest.mark.parametrize("value", POISONS)
 def test_unread_entries_of_the_data_change_nothing(value, shared, sim):
     federation = poisoned(shared.federation, value)
@@ -113,7 +130,7 @@ def test_unread_entries_of_the_data_change_nothing(value, shared, sim):
 
 
 @pytest.mark.parametrize("value", POISONS)
-@pytest.mark.parametrize("case", ["shared", "proto"])
+@pytest.mark.parametrize("case", ["shared", "proto", "flux"])
 def test_unread_entries_on_the_device_change_nothing(case, value, sim, request):
     case = request.getfixturevalue(case)
     inputs = poisoned_tables(case.engine.world.tables, case.federation, value)
@@ -153,6 +170,17 @@ def test_an_absent_client_reaches_nobody(proto, sim):
         np.testing.assert_array_equal(a.evaluation.confusion[:, :, present], b.evaluation.confusion[:, :, present])
         for name, values in a.terms.items():
             np.testing.assert_array_equal(values, b.terms[name], err_msg=name)
+
+
+def test_an_absent_client_keeps_its_private_head_and_sends_nothing(flux, sim):
+    private = [sim.network(flux.engine, state, "private", 0, 1) for state in (flux.start, flux.result.end)]
+    assert not sim.same_bits(*private)
+    moved = [sim.network(flux.engine, state, "private", 0, 0) for state in (flux.start, flux.result.end)]
+    assert sim.same_bits(*moved)
+    tables, rows = flux.engine.world.tables, flux.federation.train.of(1)
+    inputs = {name: values.at[rows].multiply(-3) for name, values in tables.inputs.items()}
+    again = sim.run(sim.with_tables(flux.engine, inputs=inputs), sim.device(flux.start))
+    assert not sim.same_bits(flux.result.end, again.end)
 
 
 @pytest.mark.parametrize("value", POISONS)
