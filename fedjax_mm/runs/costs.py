@@ -1,13 +1,14 @@
 """What a method costs: bytes, parameters, work, time, memory and padding."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fedjax_mm.process import peak_memory
 from fedjax_mm.runs.records import MethodRecord
-from fedjax_mm.simulation.costs import module_bytes
+from fedjax_mm.simulation.costs import forward_operations, module_bytes
 from fedjax_mm.simulation.engine import Block, Engine
 from fedjax_mm.simulation.executors import Lockstep
 
@@ -43,7 +44,7 @@ def fixed_costs(engine: Engine) -> dict[str, float]:
 
     Returns:
         `parameters_per_client`: mean over clients and seeds of all networks a client runs. `flops_per_round_estimate`:
-        local training of one seed's cohort, 6 operations per parameter and sample (forward 2, backward 4).
+        local training of one seed's cohort, a backward pass counted as two forward ones (`forward_operations`).
         `samples_per_round`: training samples that one seed's cohort goes through, epochs counted, on average.
         `padding_share`: the share in [0, 1] of the batch positions computed in local training that hold no sample.
     """
@@ -98,20 +99,20 @@ def _mean(record: MethodRecord, term: str) -> float | None:
     return float(total.sum() / weight.sum())
 
 
-def _held(engine: Engine) -> dict[str, np.ndarray]:
-    """Module -> parameters of each lane's networks, by lane and modality (one column if it has no modality)."""
-    itemsize = np.dtype(engine.context.settings.dtype).itemsize
+def _held(engine: Engine, prices: Mapping[str, Sequence[float]]) -> dict[str, np.ndarray]:
+    """Module -> what each lane's networks come to at a price for each of the module's pieces, `[L, J]`."""
     held = {}
     for name, store in engine.context.stores.items():
-        sizes = np.array([size["params"] // itemsize for size in module_bytes(engine.context, name)])
-        pieces = np.where(store.bucket >= 0, sizes[store.bucket], 0)
+        pieces = np.where(store.bucket >= 0, np.asarray(prices[name])[store.bucket], 0)
         held[name] = pieces.reshape(len(pieces), -1, store.network.shape[1]).sum(axis=1)
     return held
 
 
 def parameters(engine: Engine) -> np.ndarray:
     """Parameters of all networks each lane runs, int64 `[L]`."""
-    return np.sum([counts.sum(axis=1) for counts in _held(engine).values()], axis=0)
+    context, itemsize = engine.context, np.dtype(engine.context.settings.dtype).itemsize
+    sizes = {name: [size["params"] // itemsize for size in module_bytes(context, name)] for name in context.stores}
+    return np.sum([counts.sum(axis=1) for counts in _held(engine, sizes).values()], axis=0)
 
 
 def work(engine: Engine) -> np.ndarray:
@@ -119,11 +120,13 @@ def work(engine: Engine) -> np.ndarray:
     context, tables = engine.context, engine.population.tables
     member = np.asarray(tables.member)
     n, n_m = np.asarray(tables.info.n, np.float64)[member], np.asarray(tables.info.n_m, np.float64)[member]
+    dtype = context.settings.dtype
+    prices = {name: [forward_operations(spec, dtype) for spec in store.specs] for name, store in context.stores.items()}
     passes = [
         (counts * (n_m if context.layout.modules[name].by_modality else n[:, None])).sum(axis=1)
-        for name, counts in _held(engine).items()
+        for name, counts in _held(engine, prices).items()
     ]
-    return 6 * context.spec.epochs * np.sum(passes, axis=0)
+    return 3 * context.spec.epochs * np.sum(passes, axis=0)
 
 
 def padding(engine: Engine) -> float:

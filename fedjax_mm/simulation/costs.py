@@ -1,15 +1,18 @@
 """What an exchange costs: bytes of the leaves that are really sent."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Collection
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_mm.methods.layout import Rows
-from fedjax_mm.models.networks import shapes
+from fedjax_mm.models.encoders import EncoderSpec
+from fedjax_mm.models.networks import NetworkSpec, apply, shapes
 from fedjax_mm.simulation.context import Context
 
 Tree = Any
@@ -86,6 +89,26 @@ def module_bytes(context: Context, name: str) -> list[dict[str, int]]:
             }
         )
     return sizes
+
+
+@functools.cache
+def forward_operations(spec: NetworkSpec, dtype: Any) -> float:
+    """Floating-point operations of one sample's way through a network, in evaluation.
+
+    For encoders that use a weight more than once, as convolutions do, XLA's count of what is computed; else two for
+    every parameter.
+    """
+    params, statistics = shapes(spec, dtype)
+    if not isinstance(spec, EncoderSpec):
+        return 2.0 * sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
+
+    def forward(params: Tree, statistics: Tree, x: jax.Array) -> jax.Array:
+        options = {"mask": jnp.ones(1, bool), "key": jax.random.key(0), "train": False}
+        return apply(spec, params, statistics, x, dtype=dtype, **options)[0]
+
+    x = jax.ShapeDtypeStruct((1, *spec.shape), jnp.int32 if spec.vocabulary else dtype)
+    found = jax.jit(forward).lower(params, statistics, x).cost_analysis()
+    return float((found or {}).get("flops", 0.0))
 
 
 def _bytes(leaf: Any) -> int:
