@@ -14,7 +14,7 @@ from fedjax_mm.methods import available
 from fedjax_mm.runs import files, options
 from fedjax_mm.simulation.engine import Engine
 
-TABLES = ("rounds.csv", "clients.csv", "summary.json")
+TABLES = ("rounds.csv", "clients.csv", "subsets.csv", "summary.json")
 SHORT = ["--rounds", "4", "--eval-every", "2", "--seeds", "2"]
 
 
