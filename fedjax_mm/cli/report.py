@@ -12,9 +12,15 @@ from rich.table import Table
 from fedjax_mm.cli import missing
 from fedjax_mm.metrics.comparison import smallest_p
 from fedjax_mm.runs.experiment import EACH
-from fedjax_mm.runs.run import HEADLINE, Run
+from fedjax_mm.runs.run import Run
 
-VALIDATION = "validation/accuracy/pooled"
+MEASURES = {"accuracy": "accuracy", "macro_f1": "macro-F1"}
+CALIBRATION = {"accuracy": "accuracy", "NLL": "loss", "ECE": "ece", "Brier": "brier"}
+"""What is shown beside macro-F1: column -> metric, pooled."""
+EXPLAINED = {
+    "accuracy": "Accuracy in [0, 1], pooled over the test samples of all clients",
+    "macro_f1": "Macro-F1 in [0, 1] over the classes present, mean over the clients with test samples",
+}
 SELECTION = {
     "personal": "each client at its own best validation round",
     "global": "all clients at the one best validation round of their seed",
@@ -55,26 +61,42 @@ def _table(run: Run) -> Table:
         title=f"{run.manifest['data']['name']}, {federation['partition']}, {sizes}",
         title_justify="left",
     )
-    results = run.results()
+    results, measure = run.results(), _measure(run)
     if run.manifest["grid"]:
         table.add_column("configuration", overflow="fold")
-        table.add_column("validation accuracy", justify="right")
-        names = (VALIDATION, HEADLINE, f"{HEADLINE}:last")
+        table.add_column(f"validation {measure}", justify="right")
+        names = (_validation(run), run.headline, f"{run.headline}:last")
     else:
         table.add_column("method", overflow="fold")
         table.add_column("predictor", overflow="fold")
-        names = (HEADLINE, f"{HEADLINE}:last")
-    table.add_column("test accuracy", justify="right")
+        names = (run.headline, f"{run.headline}:last")
+    table.add_column(f"test {measure}", justify="right")
     table.add_column("last round", justify="right")
+    beside = _beside(run)
+    for column in beside:
+        table.add_column(column, justify="right")
     for label, entries in results.items():
         own = () if run.manifest["grid"] else (run.manifest["methods"][label]["predictors"][0],)
-        table.add_row(label, *own, *(_value(entries.get(name)) for name in names))
+        more = (_value(entries.get(f"test/{metric}/pooled"), spread=False) for metric in beside.values())
+        table.add_row(label, *own, *(_value(entries.get(name)) for name in names), *more)
     return table
 
 
+def _measure(run: Run) -> str:
+    return MEASURES[run.manifest["settings"]["select"]]
+
+
+def _validation(run: Run) -> str:
+    return run.headline.replace("test/", "validation/", 1)
+
+
+def _beside(run: Run) -> Mapping[str, str]:
+    return CALIBRATION if run.manifest["settings"]["select"] == "macro_f1" else {}
+
+
 def _chosen(run: Run) -> str:
-    """The configuration of a grid with the best validation accuracy, the first of equal ones."""
-    found = {label: entries[VALIDATION]["mean"] for label, entries in run.results().items()}
+    """The configuration of a grid with the best result on validation data, the first of equal ones."""
+    found = {label: entries[_validation(run)]["mean"] for label, entries in run.results().items()}
     return max(found, key=lambda label: -1.0 if found[label] is None else found[label])
 
 
@@ -84,8 +106,8 @@ def _differences(run: Run) -> list[str]:
     if len(run.methods) < 2 or seeds < 2:
         return []
     lines = [
-        f"Difference to {reference} in test accuracy, paired by seed: mean [95 % t interval], two-sided sign-flip p "
-        f"(at least {smallest_p(seeds):.3g} with {counted(seeds, 'seed')}):"
+        f"Difference to {reference} in test {_measure(run)}, paired by seed: mean [95 % t interval], two-sided "
+        f"sign-flip p (at least {smallest_p(seeds):.3g} with {counted(seeds, 'seed')}):"
     ]
     for label in run.methods[1:]:
         found = run.compare(label, reference)
@@ -97,11 +119,11 @@ def _differences(run: Run) -> list[str]:
     return lines
 
 
-def _value(entry: Mapping[str, Any] | None) -> str:
+def _value(entry: Mapping[str, Any] | None, *, spread: bool = True) -> str:
     if entry is None or entry["mean"] is None:
         return "undefined"
-    spread = "" if entry["std"] is None else f" ± {entry['std']:.4f}"
-    return f"{entry['mean']:.4f}{spread}"
+    shown = f" ± {entry['std']:.4f}" if spread and entry["std"] is not None else ""
+    return f"{entry['mean']:.4f}{shown}"
 
 
 def _remarks(run: Run) -> list[str]:
@@ -110,17 +132,22 @@ def _remarks(run: Run) -> list[str]:
     split_seed, settings = run.manifest["federation"]["split_seed"], run.manifest["settings"]
     split = "each seed has a split of its own" if split_seed == EACH else f"one split (split seed {split_seed})"
     kinds = {label: method["kind"] for label, method in run.manifest["methods"].items()}
-    measure = {"accuracy": "accuracy", "macro_f1": "macro-F1"}[settings["select"]]
-    lines = [f"Accuracy in [0, 1], pooled over the test samples of all clients; {spread}, {split}."]
+    measure = _measure(run)
+    lines = [f"{EXPLAINED[settings['select']]}; {spread}, {split}."]
+    if _beside(run):
+        lines.append(
+            "Accuracy, NLL (nats), ECE (15 bins) and Brier score at the same rounds, pooled over the test samples of "
+            "all clients: means; summary.json has their spread and other populations."
+        )
     for kind in dict.fromkeys(kinds.values()):
         labels = ", ".join(label for label in kinds if kinds[label] == kind)
         who = "" if len(set(kinds.values())) == 1 else f" ({labels})"
         lines.append(
-            f"Test accuracy is selected by validation {measure} (select={settings['select']}, "
+            f"Test {measure} is selected by validation {measure} (select={settings['select']}, "
             f"model={settings['model']}): {SELECTION[kind]}{who}."
         )
     if run.manifest["grid"]:
-        lines.append(f"Best on validation: {_chosen(run)}. Its test accuracy is the one to report.")
+        lines.append(f"Best on validation: {_chosen(run)}. Its test {measure} is the one to report.")
     else:
         lines += _differences(run)
     federation = run.manifest["federation"]

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedjax_mm.errors import choose
 from fedjax_mm.metrics.classification import classification
-from fedjax_mm.metrics.evaluation import EVALUATED, Evaluation
+from fedjax_mm.metrics.evaluation import EVALUATED, Evaluation, Sums
 from fedjax_mm.metrics.weighting import populations
 
 KINDS = ("global", "personal")
@@ -21,14 +21,24 @@ class Selection:
     """What every client of every seed is reported with.
 
     Attributes:
-        rounds: The round chosen, int64 `[S, K]`.
-        confusion: Counts at that round, int64 `[S, K, 2, C, C]` (2: `EVALUATED`).
-        loss: Sums of cross-entropies in nats at that round, float64 `[S, K, 2]`.
+        index: The evaluation chosen, 0..E-1, integers `[S, K]`.
+        rounds: Its round, int64 `[S, K]`.
+        sums: Sums at that round, leading axes `[S, K, 2]` (2: `EVALUATED`).
     """
 
+    index: np.ndarray
     rounds: np.ndarray
-    confusion: np.ndarray
-    loss: np.ndarray
+    sums: Sums
+
+    @property
+    def confusion(self) -> np.ndarray:
+        """Confusion counts at that round, int64 `[S, K, 2, C, C]`."""
+        return self.sums.confusion
+
+    @property
+    def loss(self) -> np.ndarray:
+        """Sums of cross-entropies in nats at that round, float64 `[S, K, 2]`."""
+        return self.sums.loss
 
 
 def select(
@@ -62,34 +72,34 @@ def select(
     choose("selection rule", rule, RULES)
     choose("selection metric", metric, SCORES)
     own = choose("kind of method", kind, KINDS) == "personal" if rule == "validation" else rule == "client_best"
-    confusions = [evaluation.confusion[predictor] for evaluation in evaluations]
-    losses = [evaluation.loss[predictor] for evaluation in evaluations]
-    seeds, clients = losses[0].shape[:2]
+    sums = [evaluation.sums.map(lambda leaf: leaf[predictor]) for evaluation in evaluations]
+    seeds, clients = sums[0].loss.shape[:2]
     if rule == "last":
         index = np.full((seeds, clients), len(evaluations) - 1)
     else:
         split = EVALUATED.index("test" if rule == "best_test" else "validation")
-        scored = [
-            _scores(confusion[:, :, split], loss[:, :, split], metric, own=own)
-            for confusion, loss in zip(confusions, losses, strict=True)
-        ]
+        scored = [_scores(each.map(lambda leaf: leaf[:, :, split]), metric, own=own) for each in sums]
         scores, ties = (np.stack(part) for part in zip(*scored, strict=True))
         index = np.broadcast_to(best(scores, ties) if own else best(scores, ties)[:, None], (seeds, clients))
-    confusion, loss = np.empty_like(confusions[0]), np.empty_like(losses[0])
-    for position in range(len(evaluations)):
-        here = index == position
-        confusion[here] = confusions[position][here]
-        loss[here] = losses[position][here]
+    chosen = Sums(*(_gather(index, leaves) for leaves in zip(*sums, strict=True)))
     rounds = np.array([evaluation.round for evaluation in evaluations], np.int64)
-    return Selection(rounds=rounds[index], confusion=confusion, loss=loss)
+    return Selection(index=index, rounds=rounds[index], sums=chosen)
 
 
-def _scores(confusion: np.ndarray, loss: np.ndarray, metric: str, *, own: bool) -> tuple[np.ndarray, np.ndarray]:
+def _gather(index: np.ndarray, leaves: Sequence[np.ndarray]) -> np.ndarray:
+    """Of E arrays `[S, K, ...]` the entries of the one that `index` `[S, K]` says."""
+    gathered = np.empty_like(leaves[0])
+    for position, leaf in enumerate(leaves):
+        gathered[index == position] = leaf[index == position]
+    return gathered
+
+
+def _scores(sums: Sums, metric: str, *, own: bool) -> tuple[np.ndarray, np.ndarray]:
     """Score and mean loss of each client, float64 `[S, K]`, or of each seed, float64 `[S]`, in one round."""
     if own:
-        values = classification(confusion, loss)
+        values = classification(sums)
         return values[metric], values["loss"]
-    values = populations(confusion, loss)
+    values = populations(sums)
     return values[f"{metric}/{SCORES[metric]}"], values["loss/pooled"]
 
 

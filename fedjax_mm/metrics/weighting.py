@@ -3,31 +3,35 @@
 import numpy as np
 
 from fedjax_mm.metrics.classification import classification, ratio, samples
+from fedjax_mm.metrics.evaluation import Sums
 
 POPULATIONS = ("pooled", "client_mean", "sample_weighted")
 
 
-def populations(confusion: np.ndarray, loss: np.ndarray) -> dict[str, np.ndarray]:
+def populations(sums: Sums) -> dict[str, np.ndarray]:
     """Every metric over every population.
 
-    `pooled` is the metric of all clients' samples together, from the sum of the counts; `client_mean` the mean over the
-    clients that have samples, each counting the same; `sample_weighted` the mean over clients weighted by their
-    samples. For accuracy and loss the last equals the first up to rounding, for macro-F1 it does not.
+    `pooled` is the metric of all clients' samples together, from their sums; `client_mean` the mean over the clients
+    that have samples, each counting the same; `sample_weighted` the mean over clients weighted by their samples. For
+    accuracy, loss and Brier score the last equals the first up to rounding, for macro-F1 and calibration error it does
+    not.
 
     Args:
-        confusion: Counts per client, integers `[..., K, C, C]`.
-        loss: Sums of cross-entropies per client in nats, float64 `[..., K]`; ignored for clients without samples.
+        sums: Sums per client, leading axes `[..., K]`; ignored for clients without samples.
 
     Returns:
         `<metric>/<population>` -> float64 `[...]`, metrics in the order of `classification.METRICS`, each over
         `POPULATIONS`; NaN where no client has samples.
     """
-    counts = samples(confusion)
-    has = counts > 0
-    loss = np.where(has, loss, 0.0)
-    pooled = classification(confusion.sum(-3), loss.sum(-1))
+    counts = samples(sums.confusion)
+    has, axis = counts > 0, counts.ndim - 1
+
+    def together(leaf: np.ndarray) -> np.ndarray:
+        return np.where(has.reshape(has.shape + (1,) * (leaf.ndim - has.ndim)), leaf, 0).sum(axis)
+
+    pooled = classification(sums.map(together))
     result = {}
-    for metric, values in classification(confusion, loss).items():
+    for metric, values in classification(sums).items():
         values = np.where(has, values, 0.0)
         result[f"{metric}/pooled"] = pooled[metric]
         result[f"{metric}/client_mean"] = ratio(values.sum(-1), has.sum(-1))

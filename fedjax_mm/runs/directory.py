@@ -80,9 +80,10 @@ class RunDirectory:
         return None
 
     def write_tables(self, recorded: Sequence[MethodRecord], metric: str) -> None:
-        """Writes `rounds.csv`, `clients.csv` and `summary.json`; `metric` is what selects a round."""
+        """Writes `rounds.csv`, `clients.csv`, `subsets.csv` and `summary.json`; `metric` is what selects a round."""
         files.write_csv(self.path / "rounds.csv", records.rounds_table(recorded))
         files.write_csv(self.path / "clients.csv", records.clients_table(recorded))
+        files.write_csv(self.path / "subsets.csv", records.subsets_table(recorded, metric=metric))
         files.write_json(self.path / "summary.json", records.summary(recorded, metric=metric))
 
     def write_costs(self, content: Mapping[str, Any]) -> None:

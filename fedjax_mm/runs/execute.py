@@ -190,6 +190,7 @@ def _blank(entry: Entry, engine: Engine) -> MethodRecord:
             tuple("+".join(name for name, has in zip(names, row, strict=True) if has) for row in federation.holds)
             for federation in population.federations
         ),
+        names=tuple(names),
     )
 
 

@@ -4,7 +4,8 @@
 rounds, and the training terms and counters of every round by their plain name under the split `train`. `clients.csv`
 has the metric `<metric>[@predictor]` of each client with samples, `n` the number of its samples in that split. In both
 the primary predictor is written twice, without and with its suffix. An undefined value (a mean over nothing, a NaN or
-infinite loss) has no row; in `summary.json` it is null.
+infinite loss) has no row; in `summary.json` it is null. `subsets.csv` has the primary predictor's results on test
+samples by observed modalities, at the rounds selected on validation data.
 """
 
 import dataclasses
@@ -16,8 +17,9 @@ import pandas as pd
 
 from fedjax_mm.errors import RunError, UsageError
 from fedjax_mm.metrics.classification import classification, samples
-from fedjax_mm.metrics.evaluation import EVALUATED, Evaluation
+from fedjax_mm.metrics.evaluation import EVALUATED, Evaluation, Sums, unrecorded
 from fedjax_mm.metrics.selection import RULES, select
+from fedjax_mm.metrics.subsets import Subsets, at_rounds, group_name, pooled
 from fedjax_mm.metrics.weighting import populations
 from fedjax_mm.runs.files import Path, read_npz, write_npz
 
@@ -42,6 +44,15 @@ CLIENT_COLUMNS = {
     "metric": "str",
     "value": "float64",
 }
+SUBSET_COLUMNS = {
+    "method": "str",
+    "task": "str",
+    "seed": "int64",
+    "modalities": "str",
+    "n": "int64",
+    "accuracy": "float64",
+    "macro_f1": "float64",
+}
 
 Terms = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
@@ -57,6 +68,7 @@ class MethodRecord:
         seeds: The S seeds.
         clients: The K client names.
         modalities: What each client holds in each seed, such as `"fourier+pixel"`, `[S][K]`.
+        names: The modalities of the data, `[M]`; empty where not recorded.
         evaluations: One per evaluated round, ascending.
         rounds: The rounds done, ascending, int64 `[R]`.
         terms: Name of a loss term or counter -> (sum, weight), float64 `[R, S]` each; its value is sum / weight, and
@@ -69,6 +81,7 @@ class MethodRecord:
     seeds: tuple[int, ...]
     clients: tuple[str, ...]
     modalities: tuple[tuple[str, ...], ...]
+    names: tuple[str, ...] = ()
     evaluations: tuple[Evaluation, ...] = ()
     rounds: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64))
     terms: Terms = dataclasses.field(default_factory=dict)
@@ -135,7 +148,7 @@ def until(record: MethodRecord, last: int) -> MethodRecord:
 
 def save(record: MethodRecord, path: Path) -> None:
     """Writes the record to an .npz file, whole or not at all."""
-    header = {field: getattr(record, field) for field in ("name", "kind", "task", "clients", "modalities")} | {
+    header = {field: getattr(record, field) for field in ("name", "kind", "task", "clients", "modalities", "names")} | {
         "seeds": [int(seed) for seed in record.seeds],
         "evaluated": [int(evaluation.round) for evaluation in record.evaluations],
         "predictors": [evaluation.predictors for evaluation in record.evaluations],
@@ -143,7 +156,9 @@ def save(record: MethodRecord, path: Path) -> None:
     }
     arrays = {"rounds": record.rounds}
     for index, evaluation in enumerate(record.evaluations):
-        arrays |= {f"confusion_{index}": evaluation.confusion, f"loss_{index}": evaluation.loss}
+        arrays |= {f"{name}_{index}": values for name, values in evaluation.sums._asdict().items()}
+        if evaluation.subsets is not None:
+            arrays |= {f"{name}_{index}": values for name, values in evaluation.subsets._asdict().items()}
     for index, (total, weight) in enumerate(record.terms.values()):
         arrays |= {f"sum_{index}": total, f"weight_{index}": weight}
     write_npz(path, header, arrays)
@@ -159,7 +174,7 @@ def load(path: Path) -> MethodRecord:
     header, arrays = read_npz(path)
     try:
         evaluations = tuple(
-            Evaluation(number, tuple(predictors), arrays[f"confusion_{index}"], arrays[f"loss_{index}"])
+            Evaluation(number, tuple(predictors), _stored_sums(arrays, index), _stored_subsets(arrays, index))
             for index, (number, predictors) in enumerate(zip(header["evaluated"], header["predictors"], strict=True))
         )
         return MethodRecord(
@@ -169,6 +184,7 @@ def load(path: Path) -> MethodRecord:
             seeds=tuple(header["seeds"]),
             clients=tuple(header["clients"]),
             modalities=tuple(map(tuple, header["modalities"])),
+            names=tuple(header.get("names", ())),
             evaluations=evaluations,
             rounds=arrays["rounds"],
             terms={
@@ -177,6 +193,19 @@ def load(path: Path) -> MethodRecord:
         )
     except KeyError as error:
         raise UsageError(f"{path} is not a method's record: it has no {error}") from error
+
+
+def _stored_sums(arrays: Mapping[str, np.ndarray], index: int) -> Sums:
+    """The sums of an evaluation; records of earlier versions have neither calibration nor subsets."""
+    if f"brier_{index}" not in arrays:
+        return unrecorded(arrays[f"confusion_{index}"], arrays[f"loss_{index}"])
+    return Sums(*(arrays[f"{name}_{index}"] for name in Sums._fields))
+
+
+def _stored_subsets(arrays: Mapping[str, np.ndarray], index: int) -> Subsets | None:
+    if f"cells_{index}" not in arrays:
+        return None
+    return Subsets(*(arrays[f"{name}_{index}"] for name in Subsets._fields))
 
 
 def rounds_table(records: Iterable[MethodRecord]) -> pd.DataFrame:
@@ -201,8 +230,8 @@ def _round_rows(record: MethodRecord) -> pd.DataFrame:
         parts.append(_long(values, levels))
     for evaluation in record.evaluations:
         # Clients last but for the classes: [S, K, 2, ...] -> [S, 2, K, ...].
-        confusion, loss = np.moveaxis(evaluation.confusion, 2, 3), np.moveaxis(evaluation.loss, 2, 3)
-        columns = _by_predictor(evaluation, [populations(*sums) for sums in zip(confusion, loss, strict=True)])
+        sums = evaluation.sums.map(lambda leaf: np.moveaxis(leaf, 2, 3))
+        columns = _by_predictor(evaluation, sums, populations)
         levels = {"round": [evaluation.round], "seed": record.seeds, "split": EVALUATED, "metric": list(columns)}
         parts.append(_long(np.stack(list(columns.values()), axis=-1), levels))
     return pd.concat([_empty(ROUND_COLUMNS), *parts]).sort_values("round", kind="stable")
@@ -224,14 +253,39 @@ def clients_table(records: Iterable[MethodRecord]) -> pd.DataFrame:
 def _client_rows(record: MethodRecord) -> pd.DataFrame:
     parts = []
     for evaluation in record.evaluations:
-        sums = zip(evaluation.confusion, evaluation.loss, strict=True)
-        columns = _by_predictor(evaluation, [classification(*of_predictor) for of_predictor in sums])
+        columns = _by_predictor(evaluation, evaluation.sums, classification)
         values = np.stack(list(columns.values()), axis=-1)
         levels = {"seed": record.seeds, "client": record.clients, "split": EVALUATED, "metric": list(columns)}
         counts = np.broadcast_to(samples(evaluation.confusion[0])[..., None], values.shape)
         held = np.broadcast_to(np.array(record.modalities, object)[..., None, None], values.shape)
         parts.append(_long(values, levels, n=counts, modalities=held).assign(round=evaluation.round))
     return pd.concat([_empty(CLIENT_COLUMNS), *parts])
+
+
+def subsets_table(records: Iterable[MethodRecord], *, metric: str = "accuracy") -> pd.DataFrame:
+    """The rows of `subsets.csv`.
+
+    Args:
+        records: One or more, of any methods and tasks.
+        metric: What selects the rounds, as in `summary`.
+
+    Returns:
+        A table with the columns `SUBSET_COLUMNS`: per record and seed one row for each set of observed modalities that
+        a test sample has, fewer modalities first, all clients together. None of a record that lacks them.
+    """
+
+    def rows(record: MethodRecord) -> pd.DataFrame:
+        subsets = [evaluation.subsets for evaluation in record.evaluations if evaluation.subsets is not None]
+        if not subsets or len(subsets) < len(record.evaluations):
+            return _empty(SUBSET_COLUMNS)
+        chosen = at_rounds(subsets, select(record.evaluations, "validation", kind=record.kind, metric=metric).index)
+        found = [
+            (record.seeds[seed], group_name(group, record.names), *values)
+            for seed, group, *values in pooled(chosen, len(record.names))
+        ]
+        return pd.DataFrame(found, columns=["seed", "modalities", "n", "accuracy", "macro_f1"])
+
+    return _table(SUBSET_COLUMNS, records, rows)
 
 
 def summary(records: Iterable[MethodRecord], *, metric: str = "accuracy") -> dict[str, Any]:
@@ -269,7 +323,7 @@ def _summary(record: MethodRecord, metric: str) -> dict[str, Any]:
             ending = "" if rule == "validation" else f":{rule}"
             chosen = select(record.evaluations, rule, kind=record.kind, predictor=index, metric=metric)
             for split, name in enumerate(EVALUATED):
-                for key, values in populations(chosen.confusion[:, :, split], chosen.loss[:, :, split]).items():
+                for key, values in populations(chosen.sums.map(lambda leaf, split=split: leaf[:, :, split])).items():
                     for suffix in _suffixes(record.evaluations[0], index):
                         result[f"{name}/{task}{key}{suffix}{ending}"] = _statistics(values)
     return result
@@ -291,11 +345,14 @@ def _suffixes(evaluation: Evaluation, index: int) -> tuple[str, ...]:
     return (suffix,) if index else ("", suffix)
 
 
-def _by_predictor(evaluation: Evaluation, values: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """One mapping of metrics per predictor -> one mapping, its keys with the predictors' suffixes."""
+def _by_predictor(
+    evaluation: Evaluation, sums: Sums, measure: Callable[[Sums], Mapping[str, np.ndarray]]
+) -> dict[str, np.ndarray]:
+    """The metrics that `measure` makes of each predictor's sums, their names with the predictors' suffixes."""
     return {
         f"{metric}{suffix}": array
-        for index, metrics in enumerate(values)
+        for index in range(len(evaluation.predictors))
+        for metrics in [measure(sums.map(lambda leaf, index=index: leaf[index]))]
         for suffix in _suffixes(evaluation, index)
         for metric, array in metrics.items()
     }

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,11 +17,14 @@ from fedjax_mm.runs.directory import RunDirectory
 from fedjax_mm.runs.experiment import Experiment, precision
 from fedjax_mm.runs.files import Path
 from fedjax_mm.runs.manifest import restore
-from fedjax_mm.runs.records import CLIENT_COLUMNS, ROUND_COLUMNS, MethodRecord
+from fedjax_mm.runs.records import CLIENT_COLUMNS, ROUND_COLUMNS, SUBSET_COLUMNS, MethodRecord
 from fedjax_mm.simulation.engine import Engine
 from fedjax_mm.simulation.prediction import features_of
 
 HEADLINE = "test/accuracy/pooled"
+HEADLINES = {"accuracy": HEADLINE, "macro_f1": "test/macro_f1/client_mean"}
+"""The result to look at first, by the metric that selects rounds."""
+NLL = re.compile(r"(?<=[/.])nll(?=/)")
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -60,6 +64,11 @@ class Run:
         """What was replaced or left out, and why."""
         return tuple(self.manifest["notes"])
 
+    @property
+    def headline(self) -> str:
+        """The result to look at first: the test metric that selected the rounds on validation data."""
+        return HEADLINES[self.manifest["settings"]["select"]]
+
     def results(self) -> dict[str, dict[str, Any]]:
         """Method -> metric -> `mean`, `std` (sample SD) and `per_seed`, as in `summary.json`; None where undefined."""
         if self.path is None:
@@ -67,11 +76,12 @@ class Run:
         content = files.read_json(self.path / "summary.json")
         return {name: entry for name, entry in content.items() if name != "schema_version"}
 
-    def summary(self, metric: str | None = HEADLINE) -> pd.DataFrame:
+    def summary(self, metric: str | None = "headline") -> pd.DataFrame:
         """The results over seeds.
 
         Args:
-            metric: A name of `summary.json`, shown selected on validation data and at the last round; None for all.
+            metric: A name of `summary.json`, shown selected on validation data and at the last round; `nll` there is
+                `loss`. None for all, `"headline"` for `headline`.
 
         Returns:
             One row per method and metric; columns `mean`, `std` and the seeds. NaN where undefined.
@@ -82,7 +92,7 @@ class Run:
         results = self.results()
         names = {name for entries in results.values() for name in entries}
         if metric is not None and names:
-            choose("metric", metric, sorted(names))
+            metric = choose("metric", self._named(metric), sorted(names))
         wanted = None if metric is None else (metric, f"{metric}:last")
         rows = {
             (method, name): [entry["mean"], entry["std"], *entry["per_seed"]]
@@ -104,6 +114,18 @@ class Run:
         if self.path is None:
             return records.clients_table(self._recorded)
         return files.read_csv(self.path / "clients.csv", CLIENT_COLUMNS)
+
+    def subsets(self) -> pd.DataFrame:
+        """The content of `subsets.csv`: the primary predictor's results on test samples by observed modalities.
+
+        Returns:
+            One row per method, task, seed and set of modalities: `modalities`, such as `a+b` (of data with more than
+            six modalities the number, `2 of 7`), `n` samples, `accuracy` and `macro_f1` over the classes present, in
+            [0, 1], of all clients' samples together, each client at the round selected for it.
+        """
+        if self.path is None:
+            return records.subsets_table(self._recorded, metric=self.manifest["settings"]["select"])
+        return files.read_csv(self.path / "subsets.csv", SUBSET_COLUMNS)
 
     def costs(self) -> pd.DataFrame:
         """The content of `costs.json`: one row per method."""
@@ -129,13 +151,13 @@ class Run:
         ]
         return pd.DataFrame(rows)
 
-    def compare(self, first: str, second: str, *, metric: str = HEADLINE) -> Comparison:
+    def compare(self, first: str, second: str, *, metric: str = "headline") -> Comparison:
         """Compares two methods, paired by seed.
 
         Args:
             first: A method's label.
             second: Another.
-            metric: A name of `summary.json` that both have.
+            metric: A name of `summary.json` that both have, as in `summary`.
 
         Returns:
             How much higher the metric of the first is.
@@ -143,12 +165,16 @@ class Run:
         Raises:
             UsageError: A method or the metric is unknown.
         """
-        results = self.results()
+        results, metric = self.results(), self._named(metric)
         values = []
         for label in (first, second):
             entries = results[choose("method of the run", label, results)]
             values.append(dict(zip(self.seeds, entries[choose("metric", metric, entries)]["per_seed"], strict=True)))
         return paired(*values)
+
+    def _named(self, metric: str) -> str:
+        """The name in `summary.json` of a metric, which may be called otherwise."""
+        return self.headline if metric == "headline" else NLL.sub("loss", metric)
 
     def predict(
         self, client: str | int, x: Mapping[str, Any], *, method: str | None = None, seed: int | None = None

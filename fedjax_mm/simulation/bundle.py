@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_mm.metrics.evaluation import Evaluation
+from fedjax_mm.metrics.subsets import of_seeds
 from fedjax_mm.simulation.build import build_context, build_world
 from fedjax_mm.simulation.context import State
 from fedjax_mm.simulation.division import Division
@@ -56,11 +56,10 @@ class Bundle:
             mine = slice(g * seeds, (g + 1) * seeds)
             terms = {name: (total[:, mine], weight[:, mine]) for name, (total, weight) in block.terms.items()}
             whole = block.evaluation
-            evaluation = Evaluation(
-                round=whole.round,
-                predictors=whole.predictors,
-                confusion=whole.confusion[:, mine],
-                loss=whole.loss[:, mine],
+            evaluation = dataclasses.replace(
+                whole,
+                sums=whole.sums.map(lambda leaf, mine=mine: leaf[:, mine]),
+                subsets=None if whole.subsets is None else of_seeds(whole.subsets, mine.start, mine.stop),
             )
             share = (block.compile_seconds / self.size, block.run_seconds / self.size)
             found.append(Block(block.rounds, terms, evaluation, *share, block.program_bytes))

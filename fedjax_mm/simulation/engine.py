@@ -14,6 +14,7 @@ from fedjax_mm.errors import RunError
 from fedjax_mm.methods.layout import Stage
 from fedjax_mm.methods.method import Method, stages_of
 from fedjax_mm.metrics.evaluation import Evaluation
+from fedjax_mm.metrics.subsets import sparse
 from fedjax_mm.simulation.blocks import DebugProgram, run_rounds
 from fedjax_mm.simulation.build import build_context, build_world, initial_state, state_shapes
 from fedjax_mm.simulation.context import Context, State, World
@@ -231,14 +232,18 @@ class Engine:
         }
 
     def _evaluation(self, round_: int, counts: Counts) -> Evaluation:
-        seeds, clients = self.context.seeds, self.context.clients
-        confusion = np.asarray(counts.confusion, np.int64)
-        loss = np.asarray(counts.loss, np.float64)
+        lead = (self.context.seeds, self.context.clients)
+
+        def by_seed(leaf: Array) -> np.ndarray:
+            wide = np.asarray(leaf, np.float64 if jnp.issubdtype(leaf.dtype, jnp.floating) else np.int64)
+            return np.moveaxis(wide.reshape(*lead, *wide.shape[1:]), 2, 0)
+
+        subsets = np.asarray(counts.subsets)
         return Evaluation(
             round=round_,
             predictors=self.predictors,
-            confusion=np.moveaxis(confusion.reshape(seeds, clients, *confusion.shape[1:]), 2, 0),
-            loss=np.moveaxis(loss.reshape(seeds, clients, *loss.shape[1:]), 2, 0),
+            sums=counts.sums.map(by_seed),
+            subsets=sparse(subsets.reshape(*lead, *subsets.shape[1:])),
         )
 
 

@@ -14,7 +14,7 @@ from fedjax_mm.methods import available
 from fedjax_mm.runs import files, options
 from fedjax_mm.simulation.engine import Engine
 
-TABLES = ("rounds.csv", "clients.csv", "summary.json")
+TABLES = ("rounds.csv", "clients.csv", "subsets.csv", "summary.json")
 SHORT = ["--rounds", "4", "--eval-every", "2", "--seeds", "2"]
 
 
@@ -37,8 +37,12 @@ def test_a_run_prints_its_table(call, tiny, tmp_path, monkeypatch):
     assert "±" not in text
     assert "1 seed (0), one split (split seed 0)" in " ".join(text.split())
     (row,) = [line for line in text.splitlines() if line.startswith("│ local")]
-    mean = files.read_json(out / "summary.json")["local"]["test/accuracy/pooled"]["mean"]
-    assert f"{mean:.4f}" in row
+    results = files.read_json(out / "summary.json")["local"]
+    names = ["test/macro_f1/client_mean", "test/macro_f1/client_mean:last"]
+    names += [f"test/{metric}/pooled" for metric in ("accuracy", "loss", "ece", "brier")]
+    shown = [f"{results[name]['mean']:.4f}" for name in names]
+    assert [cell.strip() for cell in row.strip("│").split("│")] == ["local", "head", *shown]
+    assert all(header in text for header in ("macro-F1", "NLL", "ECE", "Brier"))
     chosen = "selected by validation macro-F1 (select=macro_f1, model=shared): each client at its own best validation"
     assert chosen in " ".join(text.split())
     assert f"Run directory: {out}" in text

@@ -6,6 +6,7 @@ from hypothesis.extra import numpy as hnp
 from sklearn import metrics as oracle
 
 from fedjax_mm.metrics.classification import METRICS, accuracy, classification, macro_f1
+from fedjax_mm.metrics.evaluation import Sums, unrecorded
 from fedjax_mm.metrics.weighting import POPULATIONS, populations
 
 
@@ -18,7 +19,7 @@ def drawn(confusion):
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning")
 @given(hnp.arrays(np.int64, st.integers(2, 6).map(lambda c: (c, c)), elements=st.sampled_from([0, 0, 0, 1, 2, 7])))
 def test_agrees_with_scikit_learn_whatever_classes_are_absent(confusion):
-    values = classification(confusion, np.float64(3.0))
+    values = classification(unrecorded(confusion, np.array(3.0)))
     if not confusion.any():
         assert all(np.isnan(value) for value in values.values())
         return
@@ -35,10 +36,10 @@ def test_agrees_with_scikit_learn_whatever_classes_are_absent(confusion):
 def test_stacked_confusions_are_the_single_ones():
     confusion = np.random.default_rng(0).integers(0, 5, (2, 3, 4, 4))
     loss = np.random.default_rng(1).random((2, 3))
-    stacked = classification(confusion, loss)
+    stacked = classification(sums := drawn_sums(confusion, loss))
     assert list(stacked) == list(METRICS)
     for index in np.ndindex(2, 3):
-        for name, value in classification(confusion[index], loss[index]).items():
+        for name, value in classification(sums.map(lambda leaf, index=index: leaf[index])).items():
             assert stacked[name][index] == value
 
 
@@ -68,13 +69,21 @@ def test_an_ignored_class_that_nobody_has_changes_nothing():
     assert accuracy(padded) == accuracy(alone) == 1.0
 
 
+def drawn_sums(confusion, loss):
+    """Sums over random confidences and Brier scores, as many as the confusion counts."""
+    rng = np.random.default_rng(5)
+    n = confusion.sum((-2, -1))
+    split = rng.multinomial(n, np.full(30, 1 / 30)).reshape(*n.shape, 15, 2)
+    return Sums(confusion, loss, 2 * n * rng.random(n.shape), split, split.sum(-1) * rng.random((*n.shape, 15)))
+
+
 CONFUSION = np.array([[[1, 0], [0, 0]], [[0, 0], [2, 1]], [[0, 0], [0, 0]], [[3, 1], [1, 1]]])
 LOSS = np.array([0.5, 6.0, np.nan, 3.0])
 
 
 def test_three_populations_of_unequal_clients():
     # T44, T45b: clients of 1, 3, 0 and 6 samples; the empty one, and its NaN loss, count nowhere.
-    values = populations(CONFUSION, LOSS)
+    values = populations(unrecorded(CONFUSION, LOSS))
     assert set(values) == {f"{metric}/{population}" for metric in METRICS for population in POPULATIONS}
     assert values["accuracy/pooled"] == pytest.approx(6 / 10)
     assert values["accuracy/client_mean"] == pytest.approx((1 + 1 / 3 + 4 / 6) / 3)
@@ -92,10 +101,10 @@ def test_three_populations_of_unequal_clients():
 
 
 def test_a_population_of_nobody_is_undefined():
-    assert all(np.isnan(value) for value in populations(np.zeros((3, 2, 2), int), np.zeros(3)).values())
+    assert all(np.isnan(value) for value in populations(unrecorded(np.zeros((3, 2, 2), int), np.zeros(3))).values())
 
 
 def test_a_loss_that_is_not_a_number_is_not_averaged_away():
-    values = populations(CONFUSION, np.array([0.5, np.nan, 0.0, 3.0]))
+    values = populations(unrecorded(CONFUSION, np.array([0.5, np.nan, 0.0, 3.0])))
     assert np.isnan([values["loss/pooled"], values["loss/client_mean"], values["loss/sample_weighted"]]).all()
     assert values["accuracy/pooled"] == pytest.approx(0.6)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fedjax_mm.errors import UsageError
-from fedjax_mm.metrics.evaluation import Evaluation
+from fedjax_mm.metrics.evaluation import Evaluation, unrecorded
 from fedjax_mm.metrics.selection import best, select
 
 SIZES = np.array([2, 4, 10])
@@ -15,7 +15,8 @@ def evaluations(right, loss, rounds=(2, 4, 6)):
     confusion[..., 0, 0] = right
     confusion[..., 0, 1] = SIZES[:, None] - right
     return [
-        Evaluation(number, ("main",), confusion[None, index], loss[None, index]) for index, number in enumerate(rounds)
+        Evaluation(number, ("main",), unrecorded(confusion[None, index], loss[None, index]))
+        for index, number in enumerate(rounds)
     ]
 
 

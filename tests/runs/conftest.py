@@ -5,7 +5,7 @@ import fedjax_mm as fmm
 from fedjax_mm.data import save_npz
 
 SETTINGS = {"rounds": 4, "eval_every": 2, "seeds": (3, 7), "lr": 0.05}
-TABLES = ("rounds.csv", "clients.csv", "summary.json")
+TABLES = ("rounds.csv", "clients.csv", "subsets.csv", "summary.json")
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +40,7 @@ def both(federation, tmp_path_factory):
 
 @pytest.fixture
 def tables():
-    """The bytes of the three files that must be the same bits for the same settings."""
+    """The bytes of the files that must be the same bits for the same settings."""
     return lambda path: {name: (path / name).read_bytes() for name in TABLES}
 
 

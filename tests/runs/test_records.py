@@ -7,17 +7,20 @@ import pandas as pd
 import pytest
 
 from fedjax_mm.errors import RunError, UsageError
-from fedjax_mm.metrics.evaluation import Evaluation
+from fedjax_mm.metrics.evaluation import Evaluation, Sums
+from fedjax_mm.metrics.subsets import of_seeds, sparse
 from fedjax_mm.runs import files
 from fedjax_mm.runs.records import (
     CLIENT_COLUMNS,
     ROUND_COLUMNS,
+    SUBSET_COLUMNS,
     MethodRecord,
     clients_table,
     extend,
     load,
     rounds_table,
     save,
+    subsets_table,
     summary,
     until,
 )
@@ -40,7 +43,22 @@ def evaluation(number, right, loss):
     confusion[0, ..., 0, 0] = right
     confusion[0, ..., 0, 1] = SIZES - right
     confusion[1, ..., 0, 1] = SIZES
-    return Evaluation(number, ("joint", "single"), confusion, np.stack([loss, 2 * loss]))
+    # Each sample with confidence 3/4, in bin 11, and with a Brier score of 1/2.
+    sizes = np.stack([SIZES, SIZES])
+    right = confusion[..., 0, 0]
+    bins, confidence = np.zeros((2, 2, 3, 2, 15, 2), np.int64), np.zeros((2, 2, 3, 2, 15))
+    bins[..., 11, 0], bins[..., 11, 1], confidence[..., 11] = sizes - right, right, 0.75 * sizes
+    sums = Sums(confusion, np.stack([loss, 2 * loss]), 0.5 * sizes, bins, confidence)
+    return Evaluation(number, ("joint", "single"), sums, subsets(right[0, :, :, 1]))
+
+
+def subsets(right):
+    """Of each client's test samples, the first right ones have x alone, the others x and y."""
+    dense = np.zeros((2, 3, 4, 3, 2), np.int64)
+    tested = SIZES[..., 1]
+    dense[..., 1, :, 0] = right[..., None]
+    dense[..., 3, 0, 0], dense[..., 3, 1, 1] = tested - right, tested - right
+    return sparse(dense)
 
 
 EVALUATIONS = tuple(
@@ -57,6 +75,7 @@ def start(**changes):
         "seeds": (3, 7),
         "clients": ("a", "b", "c"),
         "modalities": (("x", "x+y", "y"), ("x", "y", "x+y")),
+        "names": ("x", "y"),
     }
     return MethodRecord(**(fields | changes))
 
@@ -129,12 +148,12 @@ def test_clients_table_by_hand(record):
     ]
     assert set(table["metric"]) == {
         f"{metric}{suffix}"
-        for metric in ("accuracy", "macro_f1", "macro_f1_all", "loss")
+        for metric in ("accuracy", "macro_f1", "macro_f1_all", "loss", "ece", "brier")
         for suffix in ("", "@joint", "@single")
     }
     nobody = table[(table["seed"] == 7) & (table["client"] == "c")]
     assert set(nobody["split"]) == {"validation"}
-    assert len(table) == 12 * 3 * (2 * 3 * 2 - 1)
+    assert len(table) == 18 * 3 * (2 * 3 * 2 - 1)
     assert value(table, seed=3, round=2, client="a", split="test", metric="macro_f1") == pytest.approx(2 / 5 / 2)
 
 
@@ -155,12 +174,13 @@ def test_summary_of_a_global_method(record):
     assert result["test/loss/pooled"]["per_seed"] == [0.25, 0.5]
 
 
-def test_summary_names(record):
-    result = summary([record])["fedavg"]
+@pytest.mark.parametrize("kind", ["global", "personal"])
+def test_summary_names(record, kind):
+    result = summary([dataclasses.replace(record, kind=kind)])["fedavg"]
     assert set(result) == {
         f"{split}/{metric}/{population}{predictor}{rule}"
         for split in ("validation", "test")
-        for metric in ("accuracy", "macro_f1", "macro_f1_all", "loss")
+        for metric in ("accuracy", "macro_f1", "macro_f1_all", "loss", "ece", "brier")
         for population in ("pooled", "client_mean", "sample_weighted")
         for predictor in ("", "@joint", "@single")
         for rule in ("", ":last", ":best_test", ":client_best")
@@ -191,7 +211,8 @@ def test_tasks_and_methods_stand_side_by_side(record):
 
 def test_one_seed_has_no_spread(record):
     pick = tuple(
-        Evaluation(each.round, each.predictors, each.confusion[:, :1], each.loss[:, :1]) for each in EVALUATIONS
+        Evaluation(each.round, each.predictors, each.sums.map(lambda leaf: leaf[:, :1]), of_seeds(each.subsets, 0, 1))
+        for each in EVALUATIONS
     )
     one = dataclasses.replace(record, seeds=(3,), evaluations=pick, modalities=record.modalities[:1], terms={})
     assert summary([one])["fedavg"]["test/accuracy/pooled"] == {"mean": 5 / 11, "std": None, "per_seed": [5 / 11]}
@@ -231,6 +252,7 @@ def written(folder, record):
     folder.mkdir()
     files.write_csv(folder / "rounds.csv", rounds_table([record]))
     files.write_csv(folder / "clients.csv", clients_table([record]))
+    files.write_csv(folder / "subsets.csv", subsets_table([record]))
     files.write_json(folder / "summary.json", summary([record]))
     save(record, folder / "record.npz")
     return {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -238,7 +260,7 @@ def written(folder, record):
 
 def test_same_record_same_bytes_also_after_saving(tmp_path, record):
     first = written(tmp_path / "a", record)
-    assert set(first) == {"rounds.csv", "clients.csv", "summary.json", "record.npz"}
+    assert set(first) == {"rounds.csv", "clients.csv", "subsets.csv", "summary.json", "record.npz"}
     assert written(tmp_path / "b", load(tmp_path / "a" / "record.npz")) == first
     rows = files.read_csv(tmp_path / "a" / "rounds.csv", ROUND_COLUMNS)
     pd.testing.assert_frame_equal(rows, rounds_table([record]), check_exact=True)
@@ -291,6 +313,52 @@ def test_array_valued_terms_are_refused(shape):
     # T110.
     with pytest.raises(UsageError, match=r"term 'norms' has shape .* one number per round and seed"):
         extend(start(), [], np.array([1]), {"norms": (np.ones(shape), np.ones(shape))})
+
+
+def test_calibration_by_hand(record):
+    result = summary([record])["fedavg"]
+    # One bin: the error is how far the accuracy is from the confidence, 3/4.
+    assert result["test/ece/pooled"]["per_seed"] == pytest.approx([0.75 - 5 / 11, 0.75 - 4 / 6])
+    assert result["test/ece/client_mean@joint:last"]["per_seed"] == pytest.approx(
+        [(0.0 + 0.75 + 0.35) / 3, (0.25 + 0.75) / 2]
+    )
+    assert result["test/brier/sample_weighted@single:client_best"]["per_seed"] == [0.5, 0.5]
+    table = clients_table([record])
+    assert value(table, seed=3, round=2, client="c", split="test", metric="ece") == pytest.approx(0.8 - 0.75)
+
+
+def test_subsets_at_the_selected_rounds(record):
+    table = subsets_table([record])
+    assert table.dtypes.astype(str).to_dict() == SUBSET_COLUMNS
+    # Selected: round 5 in seed 3, where (3, 0, 2) of (4, 2, 5) are right, round 4 in seed 7: (2, 2) of (4, 2).
+    rows = table[["seed", "modalities", "n", "accuracy", "macro_f1"]].to_numpy().tolist()
+    assert rows == [[3, "x", 5, 1, 1], [3, "x+y", 6, 0, 0], [7, "x", 4, 1, 1], [7, "x+y", 2, 0, 0]]
+    # Own rounds: 2, 4, 5 with (1, 2, 2) right; 5, 2, 4 with (4, 1) right.
+    own = subsets_table([dataclasses.replace(record, kind="personal")])
+    assert own[["seed", "modalities", "n"]].to_numpy().tolist() == [
+        [3, "x", 5],
+        [3, "x+y", 6],
+        [7, "x", 5],
+        [7, "x+y", 1],
+    ]
+
+
+def test_records_of_earlier_versions_have_no_calibration(tmp_path, record):
+    save(record, tmp_path / "record.npz")
+    header, arrays = files.read_npz(tmp_path / "record.npz")
+    later = ("brier", "bins", "confidence", "cells", "counts")
+    kept = {name: array for name, array in arrays.items() if not name.startswith(later)}
+    files.write_npz(
+        tmp_path / "old.npz", {name: header[name] for name in header if name not in ("arrays", "names")}, kept
+    )
+    old, new = load(tmp_path / "old.npz"), summary([record])["fedavg"]
+    for name, entry in summary([old])["fedavg"].items():
+        calibrated = name.split("/")[1] in ("ece", "brier")
+        assert entry == ({"mean": None, "std": None, "per_seed": [None, None]} if calibrated else new[name])
+    assert subsets_table([old]).empty
+    # One that goes on from there knows only a part: none of it is reported.
+    mixed = extend(until(old, 4), *block(5, 5))
+    assert subsets_table([mixed]).empty
 
 
 def test_files_that_are_not_a_record(tmp_path, record):

@@ -17,7 +17,7 @@ from fedjax_mm.simulation.stores import network_of
 
 def test_the_directory_has_what_the_design_says(both):
     names = {path.name for path in both.path.iterdir()}
-    files = {"manifest.json", "rounds.csv", "clients.csv", "summary.json", "costs.json"}
+    files = {"manifest.json", "rounds.csv", "clients.csv", "subsets.csv", "summary.json", "costs.json"}
     assert names == {*files, "federation", "checkpoints"}
     for label in ("local", "fedproto"):
         kept = {path.name for path in (both.path / "checkpoints" / label).iterdir()}
@@ -45,7 +45,7 @@ def test_summary_follows_from_the_clients_table(both):
     rows = rows.assign(right=rows["value"] * rows["n"])
     sums = rows.groupby(["method", "seed"])[["right", "n"]].sum()
     pooled = (sums["right"] / sums["n"]).unstack("seed")
-    table = both.summary().xs("test/accuracy/pooled:last", level="metric")
+    table = both.summary("test/accuracy/pooled").xs("test/accuracy/pooled:last", level="metric")
     assert list(table.columns) == ["mean", "std", 3, 7]
     for label in ("local", "fedproto"):
         np.testing.assert_allclose(table.loc[label, [3, 7]], pooled.loc[label, [3, 7]], rtol=1e-12)
@@ -68,6 +68,7 @@ def test_in_memory_nothing_is_written_and_everything_is_the_same(
     pd.testing.assert_frame_equal(run.rounds(), straight.rounds(), check_exact=True)
     pd.testing.assert_frame_equal(run.clients(), straight.clients(), check_exact=True)
     pd.testing.assert_frame_equal(run.summary(None), straight.summary(None), check_exact=True)
+    pd.testing.assert_frame_equal(run.subsets(), straight.subsets(), check_exact=True)
     assert run.costs().loc["local", "rounds_run"] == 4
     x = {"a": federation.data.inputs["a"][:2]}
     np.testing.assert_array_equal(run.predict(0, x)["head"], straight.predict(0, x)["head"])
@@ -114,6 +115,10 @@ def test_paired_comparison(both):
     result = both.compare("fedproto", "local", metric="test/macro_f1/client_mean")
     assert result.seeds == (3, 7)
     assert result.mean == pytest.approx((table.loc["fedproto", [3, 7]] - table.loc["local", [3, 7]]).mean())
+    # Macro-F1 selects under model=shared: what is looked at first.
+    assert both.headline == "test/macro_f1/client_mean" and both.compare("fedproto", "local") == result
+    pd.testing.assert_frame_equal(both.summary(), both.summary("test/macro_f1/client_mean"))
+    pd.testing.assert_frame_equal(both.summary("test/nll/pooled"), both.summary("test/loss/pooled"))
     with pytest.raises(UsageError, match="did you mean test/accuracy/pooled"):
         both.compare("fedproto", "local", metric="test/accuracy/poled")
     with pytest.raises(UsageError, match="unknown method of the run 'fedavg'"):

@@ -133,11 +133,20 @@ def host(tree):
 
 
 def assert_blocks_agree(a, b, tolerance):
-    np.testing.assert_array_equal(a.evaluation.confusion, b.evaluation.confusion)
-    np.testing.assert_allclose(a.evaluation.loss, b.evaluation.loss, rtol=tolerance, atol=tolerance)
+    assert_evaluations_agree(a.evaluation, b.evaluation, tolerance)
     assert a.terms.keys() == b.terms.keys()
     for name, values in a.terms.items():
         np.testing.assert_allclose(values, b.terms[name], rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+def assert_evaluations_agree(a, b, tolerance):
+    for name in ("confusion", "bins"):
+        np.testing.assert_array_equal(getattr(a.sums, name), getattr(b.sums, name), err_msg=name)
+    for name in ("loss", "brier", "confidence"):
+        x, y = getattr(a.sums, name), getattr(b.sums, name)
+        np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance, err_msg=name)
+    for x, y in zip(a.subsets, b.subsets, strict=True):
+        np.testing.assert_array_equal(x, y)
 
 
 def named_leaves(tree):
@@ -202,6 +211,7 @@ def sim():
         same_bits,
         gap,
         assert_blocks_agree,
+        assert_evaluations_agree,
         network,
     )
     return types.SimpleNamespace(**{f.__name__: f for f in (*names, with_tables, named_leaves, device, cohort)})

@@ -1,5 +1,6 @@
 """Several devices are a way of running one computation: they give the numbers of one."""
 
+import functools
 import socket
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from fedjax_mm.methods.fedavg import FedAvg
 from fedjax_mm.methods.fedproto import FedProto
 from fedjax_mm.methods.flux import Flux
 from fedjax_mm.simulation.division import divide
+from fedjax_mm.simulation.evaluate import Evaluator
 
 TWO_SHAPES = [[1, 1, 0], [0, 1, 1], [1, 1, 0], [1, 1, 0], [0, 1, 1]]
 SHARED = {"model": "shared", "encoders": ("mlp",), "widths": ((),)}
@@ -90,6 +92,11 @@ def test_a_state_is_laid_out_and_gathered_without_loss_and_gone_on_with(sim):
     assert sim.same_bits(sim.host(engine.gathered(resumed)), sim.host(engine.gathered(straight.state))) == []
     again = sim.run(engine)
     assert sim.same_bits(sim.host(again.state), sim.host(straight.state)) == []
+    # The evaluation of the same state on one device.
+    alone = sim.make_engine(rule, federation(sim), devices=1, executor="map", eval_every=2, **own)
+    evaluate = jax.jit(functools.partial(Evaluator(alone.context, alone.predictors), alone.reader))
+    counts = evaluate(alone.world, sim.device(sim.host(engine.gathered(straight.state))), jnp.int32(3))
+    sim.assert_evaluations_agree(alone._evaluation(3, counts), straight.blocks[-1].evaluation, 1e-5)
 
 
 @method
