@@ -16,7 +16,7 @@ from fedjax_mm.runs.run import Run
 
 MEASURES = {"accuracy": "accuracy", "macro_f1": "macro-F1"}
 CALIBRATION = {"accuracy": "accuracy", "NLL": "loss", "ECE": "ece", "Brier": "brier"}
-"""What is shown beside macro-F1: column -> metric, pooled."""
+"""What is shown besides macro-F1: column -> metric, pooled."""
 EXPLAINED = {
     "accuracy": "Accuracy in [0, 1], pooled over the test samples of all clients",
     "macro_f1": "Macro-F1 in [0, 1] over the classes present, mean over the clients with test samples",
@@ -49,6 +49,9 @@ def show(run: Run, *, quiet: bool) -> None:
         return
     console = Console(highlight=False, markup=False)
     console.print(_table(run))
+    if _beside(run):
+        # A table of its own: beside the results it would not fit into 80 columns.
+        console.print(_calibration(run))
     for line in _remarks(run):
         console.print(line)
     console.print(f"Run directory: {run.path}", soft_wrap=True)
@@ -72,13 +75,20 @@ def _table(run: Run) -> Table:
         names = (run.headline, f"{run.headline}:last")
     table.add_column(f"test {measure}", justify="right")
     table.add_column("last round", justify="right")
-    beside = _beside(run)
-    for column in beside:
-        table.add_column(column, justify="right")
     for label, entries in results.items():
         own = () if run.manifest["grid"] else (run.manifest["methods"][label]["predictors"][0],)
-        more = (_value(entries.get(f"test/{metric}/pooled"), spread=False) for metric in beside.values())
-        table.add_row(label, *own, *(_value(entries.get(name)) for name in names), *more)
+        table.add_row(label, *own, *(_value(entries.get(name)) for name in names))
+    return table
+
+
+def _calibration(run: Run) -> Table:
+    table = Table()
+    table.add_column("configuration" if run.manifest["grid"] else "method", overflow="fold")
+    for column in _beside(run):
+        table.add_column(column, justify="right")
+    for label, entries in run.results().items():
+        values = (_value(entries.get(f"test/{metric}/pooled"), digits=3) for metric in _beside(run).values())
+        table.add_row(label, *values)
     return table
 
 
@@ -119,11 +129,11 @@ def _differences(run: Run) -> list[str]:
     return lines
 
 
-def _value(entry: Mapping[str, Any] | None, *, spread: bool = True) -> str:
+def _value(entry: Mapping[str, Any] | None, *, digits: int = 4) -> str:
     if entry is None or entry["mean"] is None:
         return "undefined"
-    shown = f" ± {entry['std']:.4f}" if spread and entry["std"] is not None else ""
-    return f"{entry['mean']:.4f}{shown}"
+    shown = "" if entry["std"] is None else f" ± {entry['std']:.{digits}f}"
+    return f"{entry['mean']:.{digits}f}{shown}"
 
 
 def _remarks(run: Run) -> list[str]:
@@ -137,7 +147,7 @@ def _remarks(run: Run) -> list[str]:
     if _beside(run):
         lines.append(
             "Accuracy, NLL (nats), ECE (15 bins) and Brier score at the same rounds, pooled over the test samples of "
-            "all clients: means; summary.json has their spread and other populations."
+            "all clients; summary.json has other populations."
         )
     for kind in dict.fromkeys(kinds.values()):
         labels = ", ".join(label for label in kinds if kinds[label] == kind)
