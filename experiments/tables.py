@@ -153,8 +153,7 @@ def gains(
     texts, tables = [], []
     for group in groups:
         for reference in references:
-            table = scores(group.runs, reference, measure=measure)
-            table = table[table["method"] == method]
+            table = scores(group.runs, reference, measure=measure).query("method == @method")
             head = {**group.head, "minus": reference}
             columns = ["difference", "low", "high", "p", "p_min", "seeds"]
             tables.append(pd.DataFrame({**{k: [v] for k, v in head.items()}, **{c: [*table[c]] for c in columns}}))
