@@ -18,8 +18,8 @@ ONE = ("wisdm8", "spar")
 CLINICAL = {"alzheimer333": "ADNI", "heart4": "ADNI", "omics92": "ADNI"}
 
 SENSING_TRAINING = {"dim": 96, "epochs": 3, "batch": 32, "optimizer": "sgd", "lr": 0.01, "participation": 0.4}
-CLINICAL_TRAINING = {"dim": 96, "epochs": 1, "batch": 16, "optimizer": "adam", "lr": 1e-4, "participation": 1.0}
-"""One learning rate for all methods: the paper tunes one for each, from its Table 7; nothing is tuned here."""
+CLINICAL_TRAINING = {"dim": 96, "epochs": 1, "batch": 16, "optimizer": "adam", "participation": 1.0}
+"""All methods train alike, with one learning rate; the paper tunes a rate for each method (Table 7)."""
 
 REGIMES = ("hom,mod", "hom,high", "mod,mod", "mod,high", "high,mod", "high,high")
 """`H,I`: what clients lack, what their samples lack."""
@@ -35,6 +35,8 @@ class Scale:
         seeds: Number of seeds n; the seeds are 0..n-1.
         rounds: Rounds on health-sensing data.
         clinical_rounds: Rounds on clinical data.
+        clinical_lr: Learning rate on clinical data. In 40 rounds the paper's, for 150, hardly leaves the majority
+            class.
         regimes: The regimes of Table 1.
         tempering: The regimes under which Figure 4 follows tau_f.
         encoder: Kind of encoder of the health-sensing data: `sensing` is the paper's 1D CNN, `mlp` a perceptron of
@@ -45,6 +47,7 @@ class Scale:
     seeds: int
     rounds: int
     clinical_rounds: int
+    clinical_lr: float
     regimes: tuple[str, ...]
     tempering: tuple[str, ...]
     encoder: str
@@ -52,13 +55,10 @@ class Scale:
 
     def training(self, data: str, **options: Any) -> dict[str, Any]:
         """The training options of a case on a data set; `options` come on top."""
-        sensing = data in SENSING
-        own = {"rounds": self.rounds if sensing else self.clinical_rounds}
-        own |= (
-            {"encoders": (self.encoder,), **SENSING_TRAINING}
-            if sensing
-            else {"encoders": ("mlp",), **CLINICAL_TRAINING}
-        )
+        if data in SENSING:
+            own = {"rounds": self.rounds, "encoders": (self.encoder,), **SENSING_TRAINING}
+        else:
+            own = {"rounds": self.clinical_rounds, "lr": self.clinical_lr, "encoders": ("mlp",), **CLINICAL_TRAINING}
         return {"seeds": tuple(range(self.seeds)), "eval_every": self.eval_every, "model": "shared", **own, **options}
 
 
@@ -67,11 +67,20 @@ SCALES = {
         seeds=3,
         rounds=40,
         clinical_rounds=40,
+        clinical_lr=1e-3,
         regimes=("mod,mod", "high,high"),
         tempering=("mod,mod", "mod,high", "high,high"),
         encoder="mlp",
     ),
-    "full": Scale(seeds=5, rounds=200, clinical_rounds=150, regimes=REGIMES, tempering=REGIMES, encoder="sensing"),
+    "full": Scale(
+        seeds=5,
+        rounds=200,
+        clinical_rounds=150,
+        clinical_lr=1e-4,
+        regimes=REGIMES,
+        tempering=REGIMES,
+        encoder="sensing",
+    ),
 }
 
 
@@ -123,7 +132,7 @@ def prepare(setting: str, out: pathlib.Path) -> tuple[Scale, pathlib.Path]:
 
 def explain(scale: Scale, *, clinical: bool = False) -> None:
     """Says what the numbers of the tables are."""
-    n, training = scale.seeds, CLINICAL_TRAINING if clinical else SENSING_TRAINING
+    n, training = scale.seeds, {**CLINICAL_TRAINING, "lr": scale.clinical_lr} if clinical else SENSING_TRAINING
     encoder, rounds = ("mlp", scale.clinical_rounds) if clinical else (scale.encoder, scale.rounds)
     print(
         "\nMean over clients of a test metric, macro-F1 over the classes present; the round is chosen on validation "

@@ -2,6 +2,7 @@
 
 import pathlib
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -42,16 +43,16 @@ def terms(runs: Mapping[Case, fmm.Run]) -> pd.DataFrame:
     tables = []
     for case, run in runs.items():
         table = run.rounds().query("split == 'train'")
-        wanted = table["metric"].str.fullmatch(f"tau|tau_of_.*|{'|'.join(STABILITY)}")
-        tables.append(table[wanted].drop(columns=["task", "split"]).assign(**{"H,I": case.options["missing"]}))
+        table = table.query("metric.str.startswith('tau') or metric in @STABILITY").drop(columns=["task", "split"])
+        tables.append(table.assign(**{"H,I": case.options["missing"]}))
     return pd.concat(tables, ignore_index=True)
 
 
 def of_clients(case: Case, run: fmm.Run) -> pd.DataFrame:
-    """Mean tau_f and macro-F1 of each client's validation samples after the last round: `seed`, `client`, `tau`, `f1`."""
-    last = run.manifest["settings"]["rounds"]
-    scored = run.clients().query("method == @PRIVATE and split == @SPLIT and metric == 'macro_f1' and round == @last")
-    f1 = scored.set_index(["seed", "client"])["value"]
+    """A client's validation samples after the last round, mean tau_f and macro-F1: `seed`, `client`, `tau`, `f1`."""
+    scored = run.clients().query("method == @PRIVATE and split == @SPLIT and metric == 'macro_f1'")
+    scored = scored.query("round == round.max()")
+    f1 = dict(zip(zip(scored["seed"], scored["client"], strict=True), scored["value"], strict=True))
     rows = []
     for seed in run.seeds:
         federation = case.federation(seed)
@@ -71,15 +72,14 @@ def correlations(clients: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     for seed, table in clients.groupby("seed"):
-        found = stats.spearmanr(table["tau"], table["f1"])
+        found: Any = stats.spearmanr(table["tau"], table["f1"])
         rows.append({"seed": seed, "rho": float(found.statistic), "p": float(found.pvalue), "n": len(table)})
     return pd.DataFrame(rows)
 
 
 def temperatures_by_regime(table: pd.DataFrame) -> pd.DataFrame:
     """tau_f at the last round, of all samples and by the number of observed modalities, as text."""
-    own = table.query("method == @PRIVATE and round == round.max()")
-    own = own[own["metric"].str.startswith("tau")]
+    own = table.query("method == @PRIVATE and round == round.max() and metric.str.startswith('tau')")
     found = own.groupby(["H,I", "metric"], sort=False)["value"].agg(["mean", "std"]).reset_index()
     cells = found.assign(text=spread(found["mean"], found["std"], 4))
     return cells.pivot(index="H,I", columns="metric", values="text").fillna("").rename_axis(None, axis=1).reset_index()
@@ -89,21 +89,23 @@ def stability(table: pd.DataFrame) -> pd.DataFrame:
     """Gradient norms and drift by what is tempered: a seed's mean and SD over the rounds after the first quarter.
 
     Returns:
-        `method`, `metric`, `seed`, `mean`, `sd`.
+        `method`, `metric`, `seed`, `mean`, `std`.
     """
     late = table.query("`H,I` == @PLACEMENT and metric in @STABILITY and round > @SETTLED * round.max()")
-    found = late.groupby(["method", "metric", "seed"], sort=False)["value"].agg(["mean", "std"]).reset_index()
-    return found.rename(columns={"std": "sd"})
+    return late.groupby(["method", "metric", "seed"], sort=False)["value"].agg(["mean", "std"]).reset_index()
 
 
 def stability_text(found: pd.DataFrame) -> pd.DataFrame:
-    """The means of `stability` over the seeds."""
-    means = found.groupby(["method", "metric"], sort=False)[["mean", "sd"]].agg(["mean", "std"]).reset_index()
+    """`stability` over the seeds, as text."""
+    table = found.groupby(["method", "metric"], sort=False, as_index=False).agg(
+        level=("mean", "mean"), level_sd=("mean", "std"), spread=("std", "mean"), spread_sd=("std", "std")
+    )
     return pd.DataFrame(
-        {"tempering": means["method", ""], "quantity": means["metric", ""]}
-        | {
-            name: spread(means[column, "mean"], means[column, "std"], 4)
-            for name, column in (("mean over rounds", "mean"), ("SD over rounds", "sd"))
+        {
+            "method": table["method"],
+            "quantity": table["metric"],
+            "mean over rounds": spread(table["level"], table["level_sd"], 4),
+            "SD over rounds": spread(table["spread"], table["spread_sd"], 4),
         }
     )
 
@@ -111,32 +113,32 @@ def stability_text(found: pd.DataFrame) -> pd.DataFrame:
 def draw(table: pd.DataFrame, clients: pd.DataFrame, path: pathlib.Path) -> None:
     """tau_f by round and regime and by observed count, client by client, and gradients and drift by tempering."""
     figure, axes = new_figure(6)
-    private = table[table["method"] == PRIVATE]
-    for regime, part in private.groupby("H,I", sort=False):
-        _curve(axes[0], part[part["metric"] == "tau"], str(regime))
-        counts = part[part["metric"].str.startswith("tau_of_") & (part["round"] == part["round"].max())]
-        mean = counts.groupby("metric")["value"].mean()
-        axes[1].plot([int(name.removeprefix("tau_of_")) for name in mean.index], mean, marker="o", label=str(regime))
-        points = clients[clients["H,I"] == regime]
-        axes[2].scatter(points["tau"], points["f1"], s=12, label=str(regime))
+    for regime, part in table.query("method == @PRIVATE").groupby("H,I", sort=False):
+        label = str(regime)
+        _curve(axes[0], part.query("metric == 'tau'"), label)
+        last = part.query("metric.str.startswith('tau_of_') and round == round.max()")
+        counts = last["metric"].str.removeprefix("tau_of_").astype(int)
+        mean = last.assign(count=counts).groupby("count")["value"].agg(["mean"]).reset_index()
+        axes[1].plot(mean["count"], mean["mean"], marker="o", label=label)
+        points = clients.query("`H,I` == @label")
+        axes[2].scatter(points["tau"], points["f1"], s=12, label=label)
     axes[0].set(xlabel="round", ylabel="tau_f in training", yscale="log")
     axes[1].set(xlabel="observed modalities", ylabel="tau_f in the last round")
     axes[2].set(xlabel="tau_f of a client", ylabel="macro-F1 on validation data")
     axes[0].legend(title="H,I")
-    placed = table[table["H,I"] == PLACEMENT]
     for axis, metric in zip(axes[3:], STABILITY, strict=True):
-        for method, part in placed[placed["metric"] == metric].groupby("method", sort=False):
+        for method, part in table.query("`H,I` == @PLACEMENT and metric == @metric").groupby("method", sort=False):
             _curve(axis, part, str(method))
         axis.set(xlabel="round", ylabel=metric.replace("_", " "), title=PLACEMENT)
     axes[3].legend()
     save_figure(figure, path)
 
 
-def _curve(axis, table: pd.DataFrame, label: str) -> None:
+def _curve(axis: Any, table: pd.DataFrame, label: str) -> None:
     """Mean over the seeds, and a band of one SD where there are several."""
-    found = table.groupby("round")["value"].agg(["mean", "std"])
-    axis.plot(found.index, found["mean"], label=label, linewidth=1.4)
-    axis.fill_between(found.index, found["mean"] - found["std"], found["mean"] + found["std"], alpha=0.2)
+    found = table.groupby("round")["value"].agg(["mean", "std"]).reset_index()
+    axis.plot(found["round"], found["mean"], label=label, linewidth=1.4)
+    axis.fill_between(found["round"], found["mean"] - found["std"], found["mean"] + found["std"], alpha=0.2)
 
 
 def main(setting: str = "short", out: pathlib.Path = pathlib.Path("runs/flux")) -> None:
@@ -153,14 +155,7 @@ def main(setting: str = "short", out: pathlib.Path = pathlib.Path("runs/flux")) 
     last = table["round"].max()
     publish(f"Figure 4: tau_f in round {last}, {where}", temperatures_by_regime(table), table, folder / "figure4.csv")
     clients.to_csv(folder / "figure4_clients.csv", index=False)
-    text = pd.DataFrame(
-        {
-            "seed": rho["seed"],
-            "rho": [f"{r:+.2f}" for r in rho["rho"]],
-            "p": [f"{p:.2g}" for p in rho["p"]],
-            "n": rho["n"],
-        }
-    )
+    text = rho.assign(rho=[f"{r:+.2f}" for r in rho["rho"]], p=[f"{p:.2g}" for p in rho["p"]])
     publish(
         f"Spearman of tau_f and validation macro-F1, a point for each client and regime; p takes them for independent; "
         f"mean rho {np.mean(rho['rho']):+.2f}",

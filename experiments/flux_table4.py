@@ -70,7 +70,7 @@ def main(setting: str = "short", out: pathlib.Path = pathlib.Path("runs/flux")) 
     case = next(iter(asked))
     print(
         f"\nMean tau_f over the {SPLIT} samples of all clients, mean ± sample SD over {scale.seeds} seeds; all "
-        "modalities observed; noise alpha times the standard deviation of a client's training data, added to raw inputs."
+        "modalities observed. Noise of alpha times the standard deviation of a client's training data is added to them."
     )
     table = pd.concat([found.assign(round=last) for last, found in tables.items()])
     publish(f"Table 4: {case.data} in the place of {case.stands_for}", shown(tables), table, folder / "table4.csv")

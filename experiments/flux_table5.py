@@ -46,10 +46,10 @@ def main(setting: str = "short", out: pathlib.Path = pathlib.Path("runs/flux")) 
     case = comparison(one_data_set(), REGIME, scale)
     (run,) = run_cases([case], folder).values()
     print(
-        f"\nSeconds are of all {scale.seeds} seeds together, evaluation included, on this machine; bytes are of one client "
-        "in one round.\nGFLOPs are an estimate for a cohort of one seed, 6 operations per parameter and sample: "
-        "convolutions, which use a weight many times, are far above it,\nand forward passes that are not trained (MOON's "
-        "two other views) are not in it."
+        f"\nSeconds are of all {scale.seeds} seeds together, evaluation included, on this machine; bytes are those of "
+        "one client in one round.\nGFLOPs are an estimate for one seed, 6 operations per parameter and sample: "
+        "convolutions, which use a weight many times,\nare far above it, and forward passes that are not trained "
+        "(MOON's two other views) are not in it."
     )
     publish(f"Table 5: {case.data} in the place of {case.stands_for}, {REGIME}", *tabulate(run), folder / "table5.csv")
 
