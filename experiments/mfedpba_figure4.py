@@ -6,21 +6,9 @@ import pathlib
 import pandas as pd
 
 import fedjax_mm as fmm
-from experiments.common import (
-    DATA,
-    Case,
-    Scale,
-    explain,
-    new_figure,
-    paper_methods,
-    prepare,
-    publish,
-    require,
-    run_cases,
-    save_figure,
-    start,
-    tabulate,
-)
+from experiments.common import Case, new_figure, require, run_cases, save_figure, start
+from experiments.mfedpba import DATA, Scale, explain, make_case, paper_methods, prepare
+from experiments.tables import Group, publish, tabulate
 
 REFERENCE = "local"
 PARTITION = "M2"
@@ -30,7 +18,7 @@ EVAL_EVERY = 2
 def cases(scale: Scale) -> list[Case]:
     """The panels of the figure."""
     often = dataclasses.replace(scale, eval_every=EVAL_EVERY)
-    return [Case(data, PARTITION, PARTITION.lower(), paper_methods(), often.training(data)) for data in DATA]
+    return [make_case(data, PARTITION, PARTITION.lower(), paper_methods(), often.training(data)) for data in DATA]
 
 
 def curves(run: fmm.Run) -> pd.DataFrame:
@@ -58,15 +46,14 @@ def main(setting: str = "short", out: pathlib.Path = pathlib.Path("runs/mfedpba_
     require("matplotlib")
     runs = run_cases(cases(scale), folder)
     panels = {case: curves(run) for case, run in runs.items()}
-    text, table = tabulate(
-        runs, REFERENCE, head=lambda case: {"data": case.data, "in place of": DATA[case.data].stands_for}
-    )
+    groups = [Group({"data": case.data, "in place of": case.stands_for}, [run]) for case, run in runs.items()]
+    text, table = tabulate(groups, REFERENCE)
     explain(scale)
     publish(f"Figure 4, {PARTITION}: where the curves lead", text, table, folder / "figure4.csv")
     points = pd.concat([pd.DataFrame({"data": case.data, **panel}) for case, panel in panels.items()])
     points.to_csv(folder / "figure4_curves.csv", index=False)
     draw(
-        {f"{case.data} ({DATA[case.data].stands_for}), {PARTITION}": panel for case, panel in panels.items()},
+        {f"{case.data} ({case.stands_for}), {PARTITION}": panel for case, panel in panels.items()},
         folder / "figure4.svg",
     )
 

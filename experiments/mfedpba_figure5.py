@@ -7,20 +7,11 @@ import numpy as np
 import pandas as pd
 
 import fedjax_mm as fmm
-from experiments import published
-from experiments.common import (
-    Case,
-    Scale,
-    new_figure,
-    prepare,
-    publish,
-    require,
-    run_cases,
-    save_figure,
-    spread,
-    start,
-)
-from fedjax_mm.data import available_names
+from experiments import mfedpba_published as published
+from experiments.common import Case, first_there, new_figure, require, run_cases, save_figure, start
+from experiments.mfedpba import Scale, make_case, prepare
+from experiments.published import HEADING
+from experiments.tables import publish, spread
 from fedjax_mm.methods.local import Local
 from fedjax_mm.methods.mfedpba import MFedPBA
 
@@ -35,8 +26,8 @@ PERPLEXITY = 30.0
 
 def case(scale: Scale) -> Case:
     """The run of the figure."""
-    data = next(name for name in DATA_SETS if name in available_names())
-    return Case(data, PARTITION, PARTITION.lower(), METHODS, scale.training(data))
+    data = first_there(DATA_SETS)
+    return make_case(data, PARTITION, PARTITION.lower(), METHODS, scale.training(data))
 
 
 def choose_client(federation: fmm.Federation) -> int:
@@ -146,7 +137,7 @@ def main(setting: str = "short", out: pathlib.Path = pathlib.Path("runs/mfedpba_
         "its modalities (apart: high)."
     )
     publish(f"Figure 5: {asked.data}, {PARTITION}", text, numbers, folder / "figure5_silhouettes.csv")
-    print(f"{published.HEADING}: {published.REMARKS['figure5']}")
+    print(f"{HEADING}: {published.REMARKS['figure5']}")
     panels = {method: project(found[0]) for method, found in spaces.items()}
     points = pd.concat([panel.assign(method=method) for method, panel in panels.items()])
     points.to_csv(folder / "figure5.csv", index=False)

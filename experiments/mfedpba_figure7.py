@@ -4,21 +4,11 @@ import pathlib
 
 import pandas as pd
 
-from experiments import published
-from experiments.common import (
-    Case,
-    Scale,
-    explain,
-    new_figure,
-    prepare,
-    publish,
-    require,
-    run_cases,
-    save_figure,
-    scores,
-    shown,
-    start,
-)
+from experiments import mfedpba_published as published
+from experiments.common import Case, new_figure, require, run_cases, save_figure, start
+from experiments.mfedpba import Scale, explain, make_case, prepare
+from experiments.published import HEADING
+from experiments.tables import publish, scores, shown
 from fedjax_mm.methods.local import Local
 from fedjax_mm.methods.mfedpba import MFedPBA
 
@@ -42,7 +32,7 @@ NAMES = {"full": "MFedPBA", "ea": "EA", "local": "Local"}
 
 def case(scale: Scale) -> Case:
     """The whole figure; the paper's is on Caltech101."""
-    return Case(DATA_SET, PARTITION, PARTITION.lower(), VARIANTS, scale.training(DATA_SET))
+    return make_case(DATA_SET, PARTITION, PARTITION.lower(), VARIANTS, scale.training(DATA_SET))
 
 
 def draw(table: pd.DataFrame, path: pathlib.Path) -> None:
@@ -64,10 +54,10 @@ def main(setting: str = "short", out: pathlib.Path = pathlib.Path("runs/mfedpba_
     scale, folder = prepare(setting, out)
     require("matplotlib")
     (run,) = run_cases([case(scale)], folder).values()
-    table = scores(run, REFERENCE)
+    table = scores([run], REFERENCE)
     explain(scale)
     publish(f"Figure 7: {DATA_SET}, {PARTITION}", shown(table, REFERENCE), table, folder / "figure7.csv")
-    print(f"{published.HEADING}: {published.REMARKS['figure7']}")
+    print(f"{HEADING}: {published.REMARKS['figure7']}")
     draw(table, folder / "figure7.svg")
 
 

@@ -7,19 +7,11 @@ from typing import Any
 import pandas as pd
 
 import fedjax_mm as fmm
-from experiments import published
-from experiments.common import (
-    Case,
-    Scale,
-    new_figure,
-    prepare,
-    publish,
-    require,
-    run_cases,
-    save_figure,
-    spread,
-    start,
-)
+from experiments import mfedpba_published as published
+from experiments.common import Case, new_figure, require, run_cases, save_figure, start
+from experiments.mfedpba import Scale, make_case, prepare
+from experiments.published import HEADING
+from experiments.tables import publish, spread
 from fedjax_mm.methods.mfedpba import MFedPBA
 
 DATA_SET = "mfeat"
@@ -52,7 +44,7 @@ def cases(setting: str, scale: Scale) -> tuple[dict[Case, dict[str, Options]], d
 def _cases(variants: Mapping[str, dict[str, Options]], scale: Scale) -> dict[Case, dict[str, Options]]:
     training = scale.training(DATA_SET)
     return {
-        Case(DATA_SET, name, PARTITION.lower(), {l: MFedPBA(**o) for l, o in options.items()}, training): options
+        make_case(DATA_SET, name, PARTITION.lower(), {l: MFedPBA(**o) for l, o in options.items()}, training): options
         for name, options in variants.items()
     }
 
@@ -112,7 +104,7 @@ def main(setting: str = "short", out: pathlib.Path = pathlib.Path("runs/mfedpba_
     )
     publish(f"Figure 8, left: {DATA_SET}, {PARTITION}", shown(steps), steps, folder / "figure8_steps.csv")
     publish(f"Figure 8, right: {DATA_SET}, {PARTITION}", shown(grid), grid, folder / "figure8_grid.csv")
-    print(f"{published.HEADING}: {published.REMARKS['figure8']}")
+    print(f"{HEADING}: {published.REMARKS['figure8']}")
     draw(steps, grid, folder / "figure8.svg")
 
 

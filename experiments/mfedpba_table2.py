@@ -2,8 +2,10 @@
 
 import pathlib
 
-from experiments import published
-from experiments.common import DATA, Case, Scale, explain, paper_methods, prepare, publish, run_cases, start, tabulate
+from experiments import mfedpba_published as published
+from experiments.common import Case, run_cases, start
+from experiments.mfedpba import DATA, Scale, explain, make_case, paper_methods, prepare
+from experiments.tables import Group, publish, tabulate
 
 REFERENCE = "local"
 PARTITIONS = {"M2": "m2", "M1+": "m1+", "M1": "m1"}
@@ -23,19 +25,19 @@ def cases(setting: str, scale: Scale) -> list[Case]:
         k = MANY_CLIENTS[setting][data]
         many = (f"K{k}", "m1+", k)
         for label, partition, clients in [*((label, name, None) for label, name in PARTITIONS.items()), many]:
-            rows.append(Case(data, label, partition, paper_methods(), scale.training(data), clients))
+            rows.append(make_case(data, label, partition, paper_methods(), scale.training(data), clients))
     return rows
 
 
 def head(case: Case) -> dict[str, str]:
     """The columns that say where a row was measured."""
-    return {"data": case.data, "in place of": DATA[case.data].stands_for, "partition": case.label}
+    return {"data": case.data, "in place of": case.stands_for, "partition": case.label}
 
 
 def published_row(case: Case) -> dict[str, str]:
     """Method -> what the paper has in the place of this case; with its number of clients where that is another."""
-    label = case.label if case.clients is None else PUBLISHED_MANY[case.data]
-    row = published.TABLE2[DATA[case.data].stands_for, label]
+    label = PUBLISHED_MANY[case.data] if "clients" in case.options else case.label
+    row = published.TABLE2[case.stands_for, label]
     return {name: f"{cell}{'' if label == case.label else f' ({label})'}" for name, cell in row.items()}
 
 
@@ -43,7 +45,8 @@ def main(setting: str = "short", out: pathlib.Path = pathlib.Path("runs/mfedpba_
     """Table 2: test accuracy by data set, partition and method; SETTING is short or full."""
     scale, folder = prepare(setting, out)
     runs = run_cases(cases(setting, scale), folder)
-    text, table = tabulate(runs, REFERENCE, head=head, beside=published_row)
+    groups = [Group(head(case), [run], published_row(case)) for case, run in runs.items()]
+    text, table = tabulate(groups, REFERENCE)
     explain(scale)
     publish("Table 2", text, table, folder / "table2.csv")
 

@@ -2,8 +2,10 @@
 
 import pathlib
 
-from experiments import published
-from experiments.common import Case, Scale, explain, paper_methods, prepare, publish, run_cases, start, tabulate
+from experiments import mfedpba_published as published
+from experiments.common import Case, run_cases, start
+from experiments.mfedpba import Scale, explain, make_case, paper_methods, prepare
+from experiments.tables import Group, publish, tabulate
 
 REFERENCE = "local"
 DATA_SET = "mfeat"
@@ -15,21 +17,23 @@ DIMENSIONS = (24, 48, 64, 128, 256)
 def cases(scale: Scale) -> dict[Case, int]:
     """The rows of the table, and the dimension of each."""
     return {
-        Case(DATA_SET, f"d{d}", PARTITION.lower(), paper_methods(), scale.training(DATA_SET, dim=d)): d
+        make_case(DATA_SET, f"d{d}", PARTITION.lower(), paper_methods(), scale.training(DATA_SET, dim=d)): d
         for d in DIMENSIONS
     }
+
+
+def published_row(dim: int) -> dict[str, str]:
+    """Method -> what the paper has for a dimension."""
+    return {name: str(cell) for name, cell in published.TABLE3[str(dim),].items()}
 
 
 def main(setting: str = "short", out: pathlib.Path = pathlib.Path("runs/mfedpba_table3")) -> None:
     """Table 3: test accuracy by feature dimension; SETTING is short or full."""
     scale, folder = prepare(setting, out)
     rows = cases(scale)
-    text, table = tabulate(
-        run_cases(list(rows), folder),
-        REFERENCE,
-        head=lambda case: {"d": str(rows[case])},
-        beside=lambda case: {name: str(cell) for name, cell in published.TABLE3[str(rows[case]),].items()},
-    )
+    runs = run_cases(list(rows), folder)
+    groups = [Group({"d": str(rows[case])}, [run], published_row(rows[case])) for case, run in runs.items()]
+    text, table = tabulate(groups, REFERENCE)
     explain(scale)
     publish(f"Table 3: {DATA_SET} in the place of Youtube, {PARTITION}", text, table, folder / "table3.csv")
 

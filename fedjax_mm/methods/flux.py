@@ -6,6 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedjax_mm.errors import UsageError, choose
 from fedjax_mm.methods.fedavg import FedAvg
@@ -203,6 +204,33 @@ class Flux(FedAvg):
         moved = together > 0
         drift = jnp.sqrt(jnp.maximum(apart - together, 0) / jnp.where(moved, together, 1))
         return new, {"drift": (jnp.where(moved, drift, 0), moved.astype(drift.dtype))}
+
+
+def temperatures(scores: Mapping[str, Any]) -> np.ndarray:
+    """tau_f of samples (Eq. 3), from the scores that Flux has for them: `tempered` is `generic + private / tau_f`.
+
+    Args:
+        scores: Predictor -> scores `[n, C]`, as `Run.predict` returns them for Flux with a private head.
+
+    Returns:
+        Float64 `[n]`, exact up to the rounding of the scores; NaN where the private scores are all 0.
+
+    Raises:
+        UsageError: One of the three predictors is not there.
+
+    Example:
+        >>> z_g, z_p = np.array([[1.0, 2.0]]), np.array([[3.0, 4.0]])
+        >>> temperatures({"generic": z_g, "private": z_p, "tempered": z_g + z_p / 0.5}).tolist()
+        [0.5]
+    """
+    absent = [name for name in ("generic", "private", "tempered") if name not in scores]
+    if absent:
+        raise UsageError(f"temperatures need the scores of Flux with a private head; there is no {absent[0]!r}")
+    generic, private, tempered = (np.asarray(scores[name], np.float64) for name in ("generic", "private", "tempered"))
+    # The factor of z_P that comes nearest in squares: every class has a say, the largest scores most.
+    inverse = np.sum((tempered - generic) * private, axis=1)
+    size = np.sum(private**2, axis=1)
+    return np.divide(size, inverse, out=np.full(len(size), np.nan), where=(size > 0) & (inverse > 0))
 
 
 def _stopped(features: Array, stop: bool) -> Array:

@@ -13,14 +13,17 @@ import pytest
 import fedjax_mm as fmm
 from experiments import (
     common,
+    mfedpba,
     mfedpba_figure4,
     mfedpba_figure5,
     mfedpba_figure7,
     mfedpba_figure8,
     mfedpba_table2,
     mfedpba_table3,
-    published,
+    tables,
 )
+from experiments import mfedpba_published as published
+from experiments.published import Cell
 from fedjax_mm.data import save_npz
 from fedjax_mm.errors import UsageError
 from fedjax_mm.methods.local import Local
@@ -32,7 +35,7 @@ FILES = [mfedpba_table2, mfedpba_table3, mfedpba_figure4, mfedpba_figure5, mfedp
 
 def tiny_case(**changes):
     """Two clients with both modalities, all of one shape: one program to compile."""
-    case = common.Case("leaves100", "M1", "all", {"local": Local()}, TRAINING)
+    case = mfedpba.make_case("leaves100", "M1", "all", {"local": Local()}, TRAINING)
     return dataclasses.replace(case, **changes)
 
 
@@ -98,12 +101,12 @@ def test_published_numbers_are_those_of_the_paper():
     }
     for key, row in cells.items():
         for method, (mean, std) in row.items():
-            assert published.TABLE2[key][method] == published.Cell(mean, std)
+            assert published.TABLE2[key][method] == Cell(mean, std)
     assert len(published.TABLE2) == 16
     # In Table 2 MFedPBA is the best of every row (bold in the paper).
     assert all(max(row, key=lambda name: row[name].mean) == "mfedpba" for row in published.TABLE2.values())
     assert published.TABLE3["48",] == {
-        name: published.Cell(mean)
+        name: Cell(mean)
         for name, mean in zip(published.METHODS, (42.34, 39.05, 43.85, 44.63, 44.43, 45.21, 44.57, 47.02), strict=True)
     }
     assert published.TABLE3["256",]["fedproto"].mean == 26.32
@@ -112,19 +115,19 @@ def test_published_numbers_are_those_of_the_paper():
 
 @pytest.mark.parametrize("setting", ["short", "full"])
 def test_every_row_of_table_2_has_its_published_row(setting):
-    rows = mfedpba_table2.cases(setting, common.SCALES[setting])
+    rows = mfedpba_table2.cases(setting, mfedpba.SCALES[setting])
     assert len(rows) == 3 * 4 == len({case.name for case in rows})
     assert {case.training["rounds"] for case in rows} == ({40} if setting == "short" else {400, 200})
     for case in rows:
         assert set(mfedpba_table2.published_row(case)) == set(published.METHODS)
         assert [*case.methods][:: len(case.methods) - 1] == ["local", "mfedpba"]
-    many = next(case for case in rows if case.data == "reuters1200" and case.clients)
+    many = next(case for case in rows if case.data == "reuters1200" and "clients" in case.options)
     hint = "" if setting == "full" else " (K100)"
     assert mfedpba_table2.published_row(many)["mfedpba"] == f"57.83 ± 0.97{hint}"
 
 
 def test_the_grid_of_figure_8_varies_what_it_says():
-    steps, grid = mfedpba_figure8.cases("full", common.SCALES["full"])
+    steps, grid = mfedpba_figure8.cases("full", mfedpba.SCALES["full"])
     asked = {(m.lambda_fea, m.lambda_logit) for case in grid for m in case.methods.values()}
     assert len(asked) == 81 and {(0.001, 10.0), (10.0, 0.001)} <= asked
     assert [method.server_steps for case in steps for method in case.methods.values()] == [1, 5, 10, 20, 50, 100]
@@ -134,7 +137,7 @@ def test_a_table_from_start_to_end_without_some_of_the_data(done, monkeypatch, c
     # Table 2 with the finished case and one whose data is not there: nothing is run, the rest is reported.
     out, case, run = done
     (out / "short").symlink_to(out, target_is_directory=True)
-    absent = tiny_case(data="reuters1200")
+    absent = tiny_case(data="reuters1200", stands_for="Reuters")
     monkeypatch.setattr(mfedpba_table2, "cases", lambda setting, scale: [absent, case])
     mfedpba_table2.main("short", out)
     printed = capsys.readouterr().out
@@ -173,7 +176,7 @@ def test_an_interrupted_case_goes_on_and_a_finished_one_is_loaded(interrupted, d
     [
         ({"training": {**TRAINING, "rounds": 3}}, "training"),
         ({"training": {**TRAINING, "seeds": (0,)}}, "training"),
-        ({"clients": 3}, "federation"),
+        ({"options": {"partition": "all", "alpha": 0.5, "clients": 3}}, "federation"),
         ({"methods": {"local": Local(), "fedproto": fmm.methods.find("fedproto")()}}, "methods"),
     ],
 )
@@ -196,13 +199,11 @@ def test_scores_are_paired_by_seed(tmp_path):
 
             a, b = entry(0.5, 0.6, 0.7), entry(0.52, 0.61, 0.73)
             return {
-                "local": {common.HEADLINE: a, f"{common.HEADLINE}:last": b},
-                "mine": {common.HEADLINE: b, f"{common.HEADLINE}:last": a},
+                "local": {tables.HEADLINE: a, f"{tables.HEADLINE}:last": b},
+                "mine": {tables.HEADLINE: b, f"{tables.HEADLINE}:last": a},
             }
 
-        compare = fmm.Run.compare
-
-    table = common.scores(Made(), "local")
+    table = tables.scores([Made()], "local")
     mine = table.iloc[1]
     assert mine["accuracy"] == pytest.approx(62.0) and mine["last"] == pytest.approx(60.0)
     assert mine["last_sd"] == pytest.approx(10.0)
@@ -210,7 +211,7 @@ def test_scores_are_paired_by_seed(tmp_path):
     half = 4.302653 / 3**0.5
     assert [mine[name] for name in ("difference", "low", "high")] == pytest.approx([2, 2 - half, 2 + half], rel=1e-6)
     assert (mine["p"], mine["p_min"]) == (0.25, 0.25)
-    text = common.shown(table, "local")
+    text = tables.shown(table, "local")
     assert list(text.iloc[1]) == ["mine", "62.00 ± 10.54", "60.00 ± 10.00", "+2.00 [-0.48, +4.48]", "0.25"]
     assert text["minus local [95 %]"].iloc[0] == ""
 
