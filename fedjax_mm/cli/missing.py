@@ -32,7 +32,7 @@ def lines(
     if missing != NOTHING or _mean(rates, "sample axis", "natural") > 0:
         found.append(f"Missing {missing}{_how(federation)}: {_realised(rates, counts, '')}.")
     if tested != missing:
-        found.append(f"Missing in test samples {tested}: {_realised(rates, counts, 'test')}.")
+        found.append(f"Missing in test samples {tested}{_how(federation)}: {_realised(rates, counts, 'test')}.")
     for name, words in UNTRAINED.items():
         if any(one.get(name) for one in counts):
             found.append(f"{_range(counts, name)} test samples are {words}: they are counted as they are answered.")

@@ -10,7 +10,7 @@ from fedjax_mm import seeding
 from fedjax_mm.data.dataset import MultimodalDataset
 from fedjax_mm.errors import UsageError
 from fedjax_mm.federation.allotment import allot, level
-from fedjax_mm.federation.modalities import GIVEN
+from fedjax_mm.federation.modalities import EVEN, GIVEN
 from fedjax_mm.federation.options import Options
 from fedjax_mm.federation.patterns import NOBODY
 
@@ -86,7 +86,7 @@ def deal_samples(data: MultimodalDataset, holds: np.ndarray, options: Options) -
     final = level(first, counts, targets, need=need, kinds=kinds, allowed=allowed)
     if final is None:
         raise UsageError(
-            f"no way to give each of {clients} clients (partition {options.partition!r}, alpha {options.alpha}) "
+            f"no way to give each of {clients} clients (partition {options.partition!r}, alpha {alpha}) "
             f"{_minimum_words(need, grouped, options)}: too few of the {len(seen)} samples have a modality "
             "that the client holds; use fewer clients or another partition"
         )
@@ -153,8 +153,9 @@ def _minimum_words(need: int, grouped: bool, options: Options) -> str:
 
 def _too_many(units: int, need: int, grouped: bool, options: Options) -> str:
     what = "groups of samples that stay together" if grouped else "samples"
+    alpha = "" if options.partition in EVEN else f" (alpha {options.alpha})"
     message = (
         f"{options.clients} clients are too many for {units} {what}: each needs "
-        f"{_minimum_words(need, grouped, options)}, so at most {units // need} clients (alpha {options.alpha})"
+        f"{_minimum_words(need, grouped, options)}, so at most {units // need} clients{alpha}"
     )
     return message + ("; split='random' takes every sample on its own" if grouped else "")

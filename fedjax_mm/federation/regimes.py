@@ -78,8 +78,11 @@ def parse(text: str, protocol: str, option: str = "missing") -> Regime:
     beta = chain = None
     if ":" in client:
         beta = _pair(client, f"client axis of {option}", "a:b, parameters of a Beta distribution, both above 0")
-        if min(beta) <= 0:
-            raise UsageError(f"client axis of {option} is {client!r}: parameters of a Beta distribution are above 0")
+        if min(beta) <= 0 or math.isinf(sum(beta)):
+            raise UsageError(
+                f"client axis of {option} is {client!r}: parameters of a Beta distribution are above 0, "
+                "their sum finite"
+            )
     elif choose(f"regime of the client axis in {option}", client, [HOMOGENEOUS, *known]) != HOMOGENEOUS:
         beta = known[client]
     if ":" in sample:

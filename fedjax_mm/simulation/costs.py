@@ -63,9 +63,11 @@ def exchange(context: Context, names: Collection[str], leaves: Tree, lanes: int)
         for position, sizes in enumerate(module_bytes(context, name)):
             shared = sum(size for part, size in sizes.items() if name in names and store.shared(part))
             held = store.bucket == position
-            # Who does not hold a modality sends and receives copies where everyone counts.
-            copies = store.module.weight == "everyone"
-            modules += shared * (held.any(axis=0) | held if copies else held).sum(axis=1)
+            if store.module.weight == "everyone":
+                # Who does not hold a modality sends and receives copies, of what somebody of the same seed holds.
+                held = held.reshape(context.seeds, context.clients, -1)
+                held = np.broadcast_to(held.any(axis=1, keepdims=True), held.shape).reshape(store.bucket.shape)
+            modules += shared * held.sum(axis=1)
     fixed, row = 0, []
     for node in jax.tree.leaves(leaves, is_leaf=lambda node: isinstance(node, Rows)):
         if isinstance(node, Rows):

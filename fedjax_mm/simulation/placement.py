@@ -86,8 +86,12 @@ def choose_division(
 
 
 def _pool_threads(devices: int) -> int:
-    """Threads of XLA's pool on a CPU."""
-    return max(int(os.environ.get(THREADS) or os.cpu_count() or 1), devices)
+    """Threads of XLA's pool on a CPU: XLA counts the cores this process may run on, and ignores what is no number."""
+    try:
+        threads = int(os.environ.get(THREADS, ""))
+    except ValueError:
+        threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(threads, devices)
 
 
 def make_executor(name: str, context: Context, sizes: np.ndarray, called: Sequence[str] = ()) -> Executor:

@@ -13,7 +13,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 
 WAITING = frozenset(
     {"cholesky", "cholesky_update", "eig", "eigh", "fft", "geqp3", "geqrf", "hessenberg", "householder_product", "lu"}
-    | {"ormqr", "schur", "svd", "sylvester", "triangular_solve", "tridiagonal", "tridiagonal_solve"}
+    | {"ormqr", "qr", "schur", "svd", "sylvester", "triangular_solve", "tridiagonal", "tridiagonal_solve"}
 )
 """JAX primitives that become calls of LAPACK, or of another library that divides its work among the pool's threads."""
 

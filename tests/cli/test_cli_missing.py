@@ -52,7 +52,7 @@ def test_a_dry_run_says_what_will_be_missing(call, sensors, monkeypatch):
     assert f"samples lack {100 * rate:.1f} % of their client's as drawn (0.0 % in the data)" in text
     repaired = federation.counts["samples given a modality back"]
     assert f"{repaired} samples were given one back, 0 samples dropped." in text
-    assert "Missing in test samples hom,none: clients lack 0.0 % of the modalities they had in training" in text
+    assert "Missing in test samples hom,none (missing_protocol=sensing, empty=repair): clients lack 0.0 % of" in text
 
 
 def test_nothing_is_said_where_nothing_is_missing(call, sensors):

@@ -52,6 +52,7 @@ def test_every_listed_regime_can_be_used():
         ("hom,0.5:0.5:0.5", "must be a name or p00:p11"),
         ("0:5,none", "parameters of a Beta distribution are above 0"),
         ("-1:5,none", "parameters of a Beta distribution are above 0"),
+        ("1e308:1e308,none", "their sum finite"),
         ("inf:5,none", "must be a name or a:b"),
     ],
 )

@@ -114,3 +114,8 @@ def test_masks_of_the_hospitals(shared_data):
     federation = federate(load_data(shared_data("heart4")), partition="masks")
     assert federation.clients == ("11111", "11110", "11100", "10111", "10110")
     assert (federation.counts["masks merged"], federation.counts["samples of merged masks"]) == (3, 4)
+
+
+def test_too_many_silos_are_not_blamed_on_alpha(make):
+    with pytest.raises(UsageError, match=r"at most 10 clients$"):
+        federate(make(np.arange(40) % 2), partition="silos", clients=11)

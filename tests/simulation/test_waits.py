@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from fedjax_mm.methods.method import Method, Server, method
+from fedjax_mm.simulation import placement
 from fedjax_mm.simulation.waits import traced
 
 
@@ -19,6 +20,16 @@ def test_operations_are_found_however_deep_they_lie():
     assert waits == {"lu", "triangular_solve"}
     assert shapes.shape == (3, 4, 4)
     assert traced(jnp.sin, jnp.ones(2))[0] == frozenset()
+    # A primitive of its own, which becomes two calls of LAPACK only when it is lowered.
+    assert traced(jax.vmap(jnp.linalg.qr), shapes)[0] == {"qr"}
+
+
+@pytest.mark.parametrize(("said", "threads"), [("7", 7), ("2", 4), ("many", 5), ("", 5), (None, 5)])
+def test_threads_are_the_cores_the_process_may_run_on(said, threads, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(5)), raising=False)
+    monkeypatch.delenv("NPROC") if said is None else monkeypatch.setenv("NPROC", said)
+    assert placement._pool_threads(4) == threads
 
 
 @method
