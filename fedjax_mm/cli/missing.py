@@ -10,6 +10,8 @@ UNTRAINED = {
     "test samples of classes their client does not train": "of classes that their own client does not train",
 }
 
+TORN = "groups on several sides"
+
 
 def lines(
     federation: Mapping[str, Any],
@@ -36,6 +38,8 @@ def lines(
     for name, words in UNTRAINED.items():
         if any(one.get(name) for one in counts):
             found.append(f"{_range(counts, name)} test samples are {words}: they are counted as they are answered.")
+    if any(one.get(TORN) for one in counts):
+        found.append(f"{_range(counts, TORN)} groups have samples in more than one of training, validation and test.")
     return found
 
 

@@ -116,3 +116,9 @@ def test_usage(call, sensors, tmp_path, arguments, message):
     assert code == 2
     assert message in err and err.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_groups_that_are_torn_are_told():
+    told = missing.lines({"missing": "hom,none"}, [{"groups on several sides": 3}], ())
+    assert told == ["3 groups have samples in more than one of training, validation and test."]
+    assert missing.lines({"missing": "hom,none"}, [{"groups on several sides": 0}], ()) == []
