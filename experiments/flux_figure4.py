@@ -49,7 +49,11 @@ def terms(runs: Mapping[Case, fmm.Run]) -> pd.DataFrame:
 
 
 def of_clients(case: Case, run: fmm.Run) -> pd.DataFrame:
-    """A client's validation samples after the last round, mean tau_f and macro-F1: `seed`, `client`, `tau`, `f1`."""
+    """A client's validation samples after the last round, mean tau_f and macro-F1.
+
+    Returns:
+        A row per client: `H,I`, `seed`, `client`, `tau`, of how many samples it is `undefined`, and `f1`.
+    """
     scored = run.clients().query("method == @PRIVATE and split == @SPLIT and metric == 'macro_f1'")
     scored = scored.query("round == round.max()")
     f1 = dict(zip(zip(scored["seed"], scored["client"], strict=True), scored["value"], strict=True))
@@ -61,7 +65,8 @@ def of_clients(case: Case, run: fmm.Run) -> pd.DataFrame:
             inputs, seen = client_inputs(federation, client, SPLIT)
             if len(seen):
                 tau = sample_taus(run, client, inputs, seen, method=PRIVATE, seed=seed, size=size)
-                rows.append({"seed": seed, "client": name, "tau": float(tau.mean()), "f1": f1[seed, name]})
+                entry = {"seed": seed, "client": name, "tau": float(np.nanmean(tau)), "f1": f1[seed, name]}
+                rows.append(entry | {"undefined": int(np.isnan(tau).sum())})
     return pd.DataFrame(rows).assign(**{"H,I": case.options["missing"]})
 
 

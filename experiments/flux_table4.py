@@ -33,7 +33,7 @@ def cases(scale: Scale) -> dict[Case, int]:
 
 
 def measure(case: Case, run: fmm.Run) -> pd.DataFrame:
-    """Mean tau_f over the test samples of all clients: `alpha`, `seed`, `tau`."""
+    """Mean tau_f over the test samples of all clients: `alpha`, `seed`, `tau`, and of how many it is `undefined`."""
     rows = []
     for seed in run.seeds:
         federation = case.federation(seed)
@@ -45,7 +45,9 @@ def measure(case: Case, run: fmm.Run) -> pd.DataFrame:
                 )
                 for client in range(federation.size)
             ]
-            rows.append({"alpha": alpha, "seed": seed, "tau": float(np.mean(np.concatenate(taus)))})
+            tau = np.concatenate(taus)
+            undefined = int(np.isnan(tau).sum())
+            rows.append({"alpha": alpha, "seed": seed, "tau": float(np.nanmean(tau)), "undefined": undefined})
     return pd.DataFrame(rows)
 
 

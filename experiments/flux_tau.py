@@ -45,7 +45,7 @@ def sample_taus(
     seed: int,
     size: int,
 ) -> np.ndarray:
-    """tau_f of each sample after the last round, float64 `[s]`.
+    """tau_f of each sample after the last round, float64 `[s]`; NaN where the private head says nothing at all.
 
     Args:
         run: A run of Flux.
@@ -57,7 +57,7 @@ def sample_taus(
         size: At least s: so many samples are asked about at a time, some of them several times, so that all clients
             compute in one shape.
     """
-    modalities = run.manifest["data"]["modalities"]
+    modalities = list(run.manifest["data"]["modalities"])
     tau = np.empty(len(seen))
     for mask in np.unique(seen, axis=0):
         mine = np.flatnonzero((seen == mask).all(axis=1))

@@ -10,7 +10,7 @@ from scipy.special import log_softmax
 
 from fedjax_mm.errors import UsageError
 from fedjax_mm.methods import Info, Mean, Server, Spec, find
-from fedjax_mm.methods.flux import ABLATIONS
+from fedjax_mm.methods.flux import ABLATIONS, temperatures
 from fedjax_mm.models import HeadSpec
 
 Flux = find("flux")
@@ -100,6 +100,19 @@ def test_the_losses_and_the_prediction_are_those_of_the_paper(bench, flux, seen)
     np.testing.assert_allclose(scores["generic"], z_g, rtol=1e-12)
     np.testing.assert_allclose(scores["private"], z_p, rtol=1e-12)
     np.testing.assert_allclose(scores["tempered"], z_g + z_p / tau[:, None], rtol=1e-12)
+
+
+def test_temperatures_are_read_off_the_scores(bench, flux, seen):
+    tau = numbers(bench.lane(flux), flux.epsilon)[0]
+    scores = {name: np.asarray(value)[:4] for name, value in seen.scores.items()}
+    np.testing.assert_allclose(temperatures(scores), tau, rtol=1e-9)
+    # As single precision gives them; and nothing can be said of samples about which the private head says nothing.
+    single = {name: value.astype(np.float32) for name, value in scores.items()}
+    np.testing.assert_allclose(temperatures(single), tau, rtol=1e-5)
+    silent = {**scores, "private": 0 * scores["private"], "tempered": scores["generic"]}
+    assert np.isnan(temperatures(silent)).all()
+    with pytest.raises(UsageError, match="with a private head; there is no 'generic'"):
+        temperatures({"sum": scores["sum"]})
 
 
 # --- stop-gradients
