@@ -51,7 +51,7 @@ def outcome(sim, case, executor, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ["pool", "shared", "views", pytest.param("adam", marks=pytest.mark.marathon)])
 def test_three_rounds_agree_in_float64(case, sim):
     with jax.enable_x64(True):
         reference, block = outcome(sim, case, "lockstep", precision="float64")
@@ -62,7 +62,7 @@ def test_three_rounds_agree_in_float64(case, sim):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["pool", "shared"])
+@pytest.mark.parametrize("case", ["shared", pytest.param("pool", marks=pytest.mark.marathon)])
 def test_one_step_agrees_in_float32(case, sim):
     options = {"rounds": 1, "eval_every": 1, "epochs": 1, "batch": 12, "seeds": (1,)}
     reference, block = outcome(sim, case, "lockstep", **options)

@@ -22,7 +22,7 @@ def streams(sim, n=40, missing=0.3):
     return sim.make_federation(from_arrays(inputs, labels), holds, [7, 5, 2], missing=missing)
 
 
-@pytest.mark.slow
+@pytest.mark.marathon
 def test_executors_agree(sim):
     options = OPTIONS | {"precision": "float64", "rounds": 3, "eval_every": 3, "participation": 2, "seeds": (0, 3)}
     with jax.enable_x64(True):
