@@ -33,7 +33,6 @@ TINY = flux.Scale(
     seeds=2,
     rounds=2,
     clinical_rounds=2,
-    clinical_lr=1e-3,
     regimes=("mod,mod",),
     tempering=("high,high",),
     encoder="mlp",
@@ -142,6 +141,7 @@ def test_every_case_of_the_tables_has_its_published_row():
             assert list(case.methods)[:: len(case.methods) - 1] == ["fedavg", "flux"]
             assert (case.training["rounds"], len(case.training["seeds"])) == ((40, 3) if scale is SHORT else (200, 5))
             assert case.each
+            assert case.training.get("widths") == (((64,),) if scale is SHORT else None)
     clinical = flux_table2.cases(FULL)
     assert [case.name for case in clinical if case.options["partition"] == "masks"] == [
         "heart4-extreme",
