@@ -39,7 +39,8 @@ def test_every_command_is_understood(arguments, monkeypatch, capsys):
     # Whoever followed the README has that folder already.
     place = arguments.index("--out") if "--out" in arguments else len(arguments)
     assert main([*arguments[:place], *arguments[place + 2 :], "--dry-run"]) == 0
-    assert "mfeat" in capsys.readouterr().out
+    data = arguments[arguments.index("--data") + 1] if "--data" in arguments else "mfeat"
+    assert data in capsys.readouterr().out
 
 
 def test_ci_runs_exactly_the_test_command():
