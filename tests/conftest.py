@@ -17,7 +17,9 @@ from hypothesis import settings
 jax.config.update("jax_disable_most_optimizations", True)
 os.environ["NPROC"] = "32"
 jax.config.update("jax_num_cpu_devices", 8)
-jax.config.update("jax_enable_compilation_cache", True); jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0); jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+jax.config.update("jax_enable_compilation_cache", True)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 # The first process makes the folder, and the workers it starts inherit the variable.
 PROGRAMS = None if "JAX_COMPILATION_CACHE_DIR" in os.environ else tempfile.mkdtemp(prefix="fedjax-mm-tests-")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", PROGRAMS or "")

@@ -210,7 +210,7 @@ def test_costs_stand_in_readable_units():
     assert list(table["flops_per_round_estimate"]) == [2.5e9, 2.5e9]
 
 
-@pytest.mark.slow
+@pytest.mark.marathon
 def test_each_seed_has_its_own_masks_and_a_finished_case_is_loaded(done, no_training):
     out, case, run = done
     assert run.manifest["federation"]["split_seed"] == "each"
@@ -221,7 +221,7 @@ def test_each_seed_has_its_own_masks_and_a_finished_case_is_loaded(done, no_trai
         common.run_cases([dataclasses.replace(case, each=False)], out)
 
 
-@pytest.mark.slow
+@pytest.mark.marathon
 def test_tau_of_a_sample_is_of_what_it_observes(done):
     _, case, run = done
     federation = case.federation(1)
@@ -258,7 +258,7 @@ def test_noise_is_in_proportion_to_the_training_data():
         assert np.abs(full[modality] - values).max() > 0
 
 
-@pytest.mark.slow
+@pytest.mark.marathon
 def test_table_4_measures_every_severity(done, monkeypatch):
     _, case, run = done
     monkeypatch.setattr(flux_table4, "METHOD", flux_figure4.PRIVATE)
@@ -277,7 +277,7 @@ def test_table_4_measures_every_severity(done, monkeypatch):
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.marathon
 def test_figure_4_follows_temperatures_and_clients(done, tmp_path):
     _, case, run = done
     table = flux_figure4.terms({case: run})

@@ -35,7 +35,7 @@ def engines_of(sim, **options):
     return made
 
 
-@pytest.mark.slow
+@pytest.mark.marathon
 def test_each_is_trained_as_it_would_be_alone_on_two_devices_too(sim):
     with jax.enable_x64(True):
         engines = engines_of(sim, devices=2)
