@@ -53,7 +53,7 @@ def outcome(sim, case, devices, **options):
         pytest.param("seeds", ["lockstep"], marks=pytest.mark.marathon),
         ("clients", ["map"]),
         ("padding", ["map", "lockstep"]),
-        ("shapes", ["map"]),
+        pytest.param("shapes", ["map"], marks=pytest.mark.marathon),
     ],
 )
 def test_several_devices_equal_one(case, executors, sim):
