@@ -1,7 +1,13 @@
-"""What this process has used."""
+"""What this process may use and has used."""
 
+import os
 import resource
 import sys
+
+
+def usable_cores() -> int:
+    """The cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def peak_memory() -> int:

@@ -5,15 +5,15 @@ import jax.numpy as jnp
 
 Array = jax.Array
 FEW = 16
-"""Up to so many unknowns elimination, written out, is quicker than a call of LAPACK."""
+"""Up to so many unknowns the steps of elimination are written out; there are as many as unknowns."""
 
 
 def solve_definite(matrix: Array, right: Array) -> Array:
     """The x of A x = b, for a symmetric positive definite A; `vmap`able.
 
     By Gauss-Jordan elimination, which such a matrix lets go without pivoting; with more than `FEW` unknowns by
-    `jnp.linalg.solve`. On a CPU that calls LAPACK, which costs more than it computes on batches of small matrices, and
-    keeps a program from several devices (`fedjax_mm.simulation.waits`).
+    `jnp.linalg.solve`. On a CPU that calls LAPACK, which keeps a program from several devices
+    (`fedjax_mm.simulation.waits`).
 
     Args:
         matrix: A, `[n, n]`.

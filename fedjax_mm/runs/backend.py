@@ -10,6 +10,7 @@ import jax
 import platformdirs
 
 from fedjax_mm.errors import UsageError
+from fedjax_mm.process import usable_cores
 from fedjax_mm.simulation.placement import THREADS
 
 MOST_CORES = 8
@@ -57,8 +58,7 @@ def _config(name: str) -> Any:
 
 def _count(devices: str | int | None) -> int:
     if devices in (None, "auto"):
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return min(cores, MOST_CORES)
+        return min(usable_cores(), MOST_CORES)
     try:
         count = int(devices)
     except ValueError:

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from fedjax_mm.errors import UsageError
+from fedjax_mm.process import usable_cores
 from fedjax_mm.simulation.context import Context
 from fedjax_mm.simulation.division import Division, divide
 from fedjax_mm.simulation.executors import Debug, Executor, Lockstep, Map
@@ -90,7 +91,7 @@ def _pool_threads(devices: int) -> int:
     try:
         threads = int(os.environ.get(THREADS, ""))
     except ValueError:
-        threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        threads = usable_cores()
     return max(threads, devices)
 
 
