@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -122,7 +123,8 @@ def size_classes(stores: Mapping[str, Store], sizes: np.ndarray, batch: int) -> 
     """Classes of clients of like size, int `[K]`, 0 for the longest; `sizes` as in `lockstep_plans`.
 
     Of one class, classes by halves of the longest, and a class for each number of steps, the one is taken for which
-    (encoder steps computed) times (encoders compiled) is least.
+    (layer steps computed) times the square root of (layers compiled) is least: compiling is paid once, steps in every
+    round, and the root weighs them about as a hundred rounds do.
     """
     seeds, clients = sizes.shape
     steps = np.maximum(-(-sizes // batch).max(axis=0), 1)
@@ -130,15 +132,15 @@ def size_classes(stores: Mapping[str, Store], sizes: np.ndarray, batch: int) -> 
     candidates = [np.zeros(clients, int), np.minimum(np.log2(steps.max() / steps).astype(int), MOST_HALVES)]
     if len(distinct) <= MOST_CLASSES:
         candidates.append(rank.reshape(-1))
-    bucket = stores["encoders"].network.reshape(seeds, clients, -1)
+    piece = stores["encoders"].bucket.reshape(seeds, clients, -1)
 
     def price(classes: np.ndarray) -> float:
         work, compiled = 0, 0
         for label in np.unique(classes):
-            held = bucket[:, classes == label]
+            held = piece[:, classes == label]
             work += int(steps[classes == label].max()) * int((held >= 0).sum())
             compiled += len(np.unique(held[held >= 0]))
-        return float(work) * compiled
+        return work * math.sqrt(compiled)
 
     return min(candidates, key=price)
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -62,12 +62,20 @@ class Shards:
 
     def place(self, state: State) -> State:
         """A state of one device, divided: leaves `[D, r, ...]`, a device's part on the device."""
-        return map_rows(lambda leaf, rows: _put(self.mesh, jnp.asarray(leaf)[rows.source], EACH), self.maps, state)
+
+        def lay(leaf: Array, rows: RowMap) -> Array:
+            return _by_host(lambda host: _put(self.mesh, host[rows.source], EACH), leaf)
+
+        return map_rows(lay, self.maps, state)
 
     def gather(self, state: State) -> State:
-        """The inverse of `place`: the state as one device would have it, on the host's first device."""
-        whole = self._whole(state)
-        return map_rows(lambda leaf, rows: leaf[rows.device, rows.row], self.maps, whole)
+        """The inverse of `place`: the state as one device would have it, on this process's first device."""
+        first = self.mesh.local_devices[0]
+
+        def collect(leaf: Array, rows: RowMap) -> Array:
+            return _by_host(lambda host: jax.device_put(host[rows.device, rows.row], first), leaf)
+
+        return map_rows(collect, self.maps, self._whole(state))
 
     def program(self, rounds: Round, predictors: tuple[str, ...], length: int, state: State) -> Any:
         """`run_rounds` on all devices, compiled.
@@ -116,10 +124,10 @@ class Shards:
         return merged._replace(broken=broken), jax.tree.map(by_lane, counts)
 
     def _whole(self, tree: Tree) -> Tree:
-        """A tree of divided arrays, all of it on one device of this process."""
+        """A tree of divided arrays, of which this process can read all."""
         if jax.process_count() > 1:
             return jax.tree.map(lambda leaf: leaf.addressable_data(0), _everywhere(self.mesh)(tree))
-        return jax.device_put(tree, self.mesh.devices.flat[0])
+        return tree
 
 
 @functools.cache
@@ -258,6 +266,14 @@ def _map_parts(function: Any, parts: World, world: World) -> World:
         return jax.tree.map(lambda leaf: function(part, leaf), tree)
 
     return jax.tree.map(below, parts, world, is_leaf=lambda node: isinstance(node, PartitionSpec))
+
+
+def _by_host(function: Callable[[np.ndarray], Array], leaf: Array) -> Array:
+    """A function of an array's values on the host; a program would compile anew for each shape."""
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        words = _by_host(function, jax.random.key_data(leaf))
+        return jax.random.wrap_key_data(words, impl=jax.random.key_impl(leaf))
+    return function(np.asarray(leaf))
 
 
 def _put(mesh: Mesh, leaf: Any, part: PartitionSpec) -> Array:

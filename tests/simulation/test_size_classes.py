@@ -12,8 +12,8 @@ BATCH = 10
 
 
 def lanes(sizes, bucket, seeds=2):
-    """Stores and sizes of `seeds` equal seeds, from samples and encoder architectures by client."""
-    return {"encoders": types.SimpleNamespace(network=np.tile(bucket, (seeds, 1)))}, np.tile(sizes, (seeds, 1))
+    """Stores and sizes of `seeds` equal seeds, from samples and encoder layers by client."""
+    return {"encoders": types.SimpleNamespace(bucket=np.tile(bucket, (seeds, 1)))}, np.tile(sizes, (seeds, 1))
 
 
 @pytest.mark.parametrize(
