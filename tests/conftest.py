@@ -16,6 +16,7 @@ import pytest
 from hypothesis import settings
 
 jax.config.update("jax_disable_most_optimizations", True)
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
 os.environ["NPROC"] = "32"
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_enable_compilation_cache", True)

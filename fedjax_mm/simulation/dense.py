@@ -62,9 +62,9 @@ class LayerSpec:
         return f"dense {self.inputs}-{self.outputs}{' relu' if self.relu else ''}"
 
 
-def layer_key(key: Array, level: Array | int) -> Array:
-    """The key of a dense encoder's layer, from the encoder's: what `nnx.Rngs` gives its kernel."""
-    return jax.random.fold_in(key, DRAWS * level)
+def layer_key(key: Array, number: Array | int) -> Array:
+    """The key of a dense encoder's layer 0, 1, ..., from the encoder's: what `nnx.Rngs` gives its kernel."""
+    return jax.random.fold_in(key, DRAWS * number)
 
 
 def layers_of(spec: NetworkSpec) -> tuple[NetworkSpec, ...]:
@@ -78,6 +78,9 @@ def layers_of(spec: NetworkSpec) -> tuple[NetworkSpec, ...]:
 
 def split(specs: Sequence[NetworkSpec], bucket: np.ndarray) -> tuple[tuple[NetworkSpec, ...], np.ndarray]:
     """Networks in pieces.
+
+    Layer n of a dense encoder is a piece of level n, but the last of several is one of the last level, whatever the
+    depth: last layers of one shape are one product then.
 
     Args:
         specs: Architectures.
@@ -93,8 +96,15 @@ def split(specs: Sequence[NetworkSpec], bucket: np.ndarray) -> tuple[tuple[Netwo
     table = np.full((levels, len(specs) + 1), -1, np.int32)
     for level, (number, chain) in itertools.product(range(levels), enumerate(chains)):
         if level < len(chain):
-            table[level, number] = positions.setdefault(chain[level], len(positions))
+            place = levels - 1 if 0 < level == len(chain) - 1 else level
+            table[place, number] = positions.setdefault(chain[level], len(positions))
     return tuple(positions), np.concatenate(list(table[:, bucket]), axis=1)
+
+
+def layer_numbers(bucket: np.ndarray, width: int) -> np.ndarray:
+    """Which layer of its encoder each piece is, int `[L, levels * J]`; of tables as `split` gives them, J = `width`."""
+    held = bucket.reshape(len(bucket), -1, width) >= 0
+    return (np.cumsum(held, axis=1) - 1).reshape(bucket.shape)
 
 
 def joined(layers: Sequence[Tree]) -> Tree:
@@ -161,23 +171,27 @@ def run_layers(
     Returns:
         Slots in ascending order, int `[n]`, and their features `[n, B, d]`.
     """
-    before: dict[int, list[tuple[np.ndarray, Array]]] = {}
+    waiting: dict[int, list[tuple[np.ndarray, Array]]] = {}
     everything: list[tuple[np.ndarray, Array]] = []
     for level, pieces in enumerate(levels):
+        later = np.concatenate([np.zeros(0, int), *(piece.slots for pieces in levels[level + 1 :] for piece in pieces)])
         after: dict[int, list[tuple[np.ndarray, Array]]] = {}
-        deeper = np.concatenate([piece.slots for piece in levels[level + 1]]) if level + 1 < len(levels) else []
         for piece in pieces:
             spec, rows = specs[piece.stack], slice(piece.first, piece.first + len(piece.slots))
-            x = _pick(before[spec.inputs], piece.slots) if level else _inputs(piece, read)
+            x = _pick(waiting[spec.inputs], piece.slots) if level else _inputs(piece, read)
             kernel, bias = stacks[piece.stack]["kernel"][rows], stacks[piece.stack]["bias"][rows]
             y = product(x, kernel) + bias[:, None]
             y = jax.nn.relu(y) if spec.relu else y
-            ends = ~np.isin(piece.slots, deeper)
+            ends = ~np.isin(piece.slots, later)
             if not ends.all():
                 after.setdefault(spec.outputs, []).append((piece.slots, y))
             if ends.any():
                 everything.append((piece.slots[ends], y if ends.all() else y[np.flatnonzero(ends)]))
-        before = after
+        done = np.concatenate([piece.slots for piece in pieces])
+        waiting = {
+            size: [*(part for part in waiting.get(size, []) if not np.isin(part[0], done).all()), *after.get(size, [])]
+            for size in waiting.keys() | after.keys()
+        }
     slots = np.sort(np.concatenate([piece.slots for piece in levels[0]]))
     return slots, _pick(everything, slots)
 
@@ -189,7 +203,9 @@ def _inputs(piece: Piece, read: Callable[[int, np.ndarray], Array]) -> Array:
 
 def _pick(parts: Sequence[tuple[np.ndarray, Array]], slots: np.ndarray) -> Array:
     """The rows of some slots, of parts that hold rows of slots."""
+    parts = [(own, values) for own, values in parts if np.isin(own, slots).any()]
     held = np.concatenate([own for own, _ in parts])
+    # Of what has gone through several layers, the last counts.
     place = np.full(held.max() + 1, -1)
     place[held] = np.arange(len(held))
     index = place[slots]

@@ -15,6 +15,7 @@ from fedjax_mm.methods.layout import Stage
 from fedjax_mm.methods.method import Method, stages_of
 from fedjax_mm.metrics.evaluation import Evaluation
 from fedjax_mm.metrics.subsets import sparse
+from fedjax_mm.process import garbage_kept
 from fedjax_mm.simulation.blocks import DebugProgram, run_rounds
 from fedjax_mm.simulation.build import build_context, build_world, initial_state, state_shapes
 from fedjax_mm.simulation.context import Context, State, World
@@ -143,7 +144,8 @@ class Engine:
         """
         stage = self._stage_of(first)
         start = time.perf_counter()
-        program = self._program(stage, length, state)
+        with garbage_kept():
+            program = self._program(stage, length, state)
         compiled = time.perf_counter()
         world = self.shards.world if self.shards else self.world
         state, records, counts = jax.block_until_ready(program(world, state, jnp.int32(first)))
@@ -262,10 +264,11 @@ def build_engine(method: Method, population: Population, settings: Settings, oth
     Raises:
         UsageError: Method, federation and settings do not go together.
     """
-    context = build_context(method, population, settings)
-    world = build_world(context, population)
-    twin = next((other for other in others if _same_programs(other, population, context, world)), None)
-    return assemble(context, world, population) if twin is None else _with_numbers(twin, context, world)
+    with garbage_kept():
+        context = build_context(method, population, settings)
+        world = build_world(context, population)
+        twin = next((other for other in others if _same_programs(other, population, context, world)), None)
+        return assemble(context, world, population) if twin is None else _with_numbers(twin, context, world)
 
 
 def assemble(context: Context, world: World, population: Population) -> Engine:

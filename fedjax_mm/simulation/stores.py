@@ -21,7 +21,7 @@ from fedjax_mm.methods.layout import Layout, Module
 from fedjax_mm.models import applicable, networks
 from fedjax_mm.models.networks import NetworkSpec
 from fedjax_mm.models.pool import draw_encoder, shared_encoder
-from fedjax_mm.simulation.dense import LayerSpec, joined, layer_key, split
+from fedjax_mm.simulation.dense import LayerSpec, joined, layer_key, layer_numbers, split
 from fedjax_mm.simulation.keys import derive
 from fedjax_mm.simulation.population import Population
 from fedjax_mm.simulation.settings import Settings
@@ -165,17 +165,18 @@ def initial_values(store: Store, population: Population, keys: Array, settings: 
     asked, copies_of = [], []
     for owners in store.owners["params"]:
         seed, client = np.divmod(owners[:, 0], population.clients)
-        level, j = np.divmod(owners[:, 1], width)
-        rows, copies = np.unique(np.stack([seed, client * own, j, level], axis=1), axis=0, return_inverse=True)
+        layer = layer_numbers(store.bucket, width)[owners[:, 0], owners[:, 1]]
+        drawn = np.stack([seed, client * own, owners[:, 1] % width, layer], axis=1)
+        rows, copies = np.unique(drawn, axis=0, return_inverse=True)
         asked.append(rows)
         copies_of.append(copies.reshape(-1))
 
     @jax.jit
     @jax.vmap
-    def words_of(seed: Array, client: Array, j: Array, level: Array) -> tuple[Array, Array]:
+    def words_of(seed: Array, client: Array, j: Array, number: Array) -> tuple[Array, Array]:
         key = derive(keys[seed], f"initial {store.module.start or store.name}", j)
         key = derive(key, "client", client) if own else key
-        return jax.random.key_data(key), jax.random.key_data(layer_key(key, level))
+        return jax.random.key_data(key), jax.random.key_data(layer_key(key, number))
 
     # All at once: each shape would compile anew.
     words = [np.asarray(part) for part in words_of(*np.concatenate(asked).astype(np.int32).T)]
@@ -193,11 +194,11 @@ def initial_values(store: Store, population: Population, keys: Array, settings: 
         count = len(store.owners["statistics"][position])
         values.append(
             {
-                "params": jax.tree.map(jnp.asarray, at(params, copies)),
-                "statistics": jax.tree.map(lambda leaf, n=count: jnp.repeat(leaf[None], n, axis=0), statistics),
+                "params": at(params, copies),
+                "statistics": jax.tree.map(lambda leaf, n=count: np.repeat(np.asarray(leaf)[None], n, 0), statistics),
             }
         )
-    return values
+    return jax.device_put(values)
 
 
 def value_shapes(store: Store, settings: Settings) -> list[Tree]:

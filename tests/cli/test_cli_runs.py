@@ -36,12 +36,12 @@ def test_a_run_prints_its_table(call, tiny, tmp_path, monkeypatch):
     assert "tiny, natural, 3 clients, 1 round" in text
     assert "±" not in text
     assert "1 seed (0), one split (split seed 0)" in " ".join(text.split())
-    (row,) = [line for line in text.splitlines() if line.startswith("│ local")]
+    rows = [line.strip("│").split("│") for line in text.splitlines() if line.startswith("│ local")]
     results = files.read_json(out / "summary.json")["local"]
-    names = ["test/macro_f1/client_mean", "test/macro_f1/client_mean:last"]
-    names += [f"test/{metric}/pooled" for metric in ("accuracy", "loss", "ece", "brier")]
-    shown = [f"{results[name]['mean']:.4f}" for name in names]
-    assert [cell.strip() for cell in row.strip("│").split("│")] == ["local", "head", *shown]
+    first = ["test/macro_f1/client_mean", "test/macro_f1/client_mean:last"]
+    second = [f"test/{metric}/pooled" for metric in ("accuracy", "loss", "ece", "brier")]
+    for row, head, names, digits in zip(rows, (["local", "head"], ["local"]), (first, second), (4, 3), strict=True):
+        assert [cell.strip() for cell in row] == [*head, *(f"{results[name]['mean']:.{digits}f}" for name in names)]
     assert all(header in text for header in ("macro-F1", "NLL", "ECE", "Brier"))
     chosen = "selected by validation macro-F1 (select=macro_f1, model=shared): each client at its own best validation"
     assert chosen in " ".join(text.split())
@@ -184,7 +184,7 @@ def test_what_is_replaced_is_told_before_the_run(call, tiny, tmp_path, monkeypat
 
 
 def test_every_option_is_listed_with_its_meaning(call, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "400")
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in call("list", "options")[1].splitlines()]
     listed = {row[0]: row[1:] for row in rows if row and row[0]}
     own = {f"{name}.{option}" for name, cls in available().items() for option in options.fields(cls)}
@@ -235,12 +235,13 @@ def test_lists_and_descriptions(call, tiny, monkeypatch):
 @pytest.mark.slow
 def test_killed_and_resumed_in_processes_of_their_own(finished, tiny, tmp_path, call):
     """kill -9 in the middle, then resume: the three files of the straight run, bit for bit."""
-    arguments = ["--methods", "local,fedproto", "--data", str(tiny), "--rounds", "30", "--eval-every", "1"]
-    arguments += ["--seeds", "2", "--participation", "2", "--quiet"]
+    arguments = ["--methods", "local,fedproto", "--data", str(tiny), "--rounds", "8", "--eval-every", "1"]
+    arguments += ["--seeds", "2", "--participation", "2", "--set", "encoders=mlp", "--set", "widths=none", "--quiet"]
     command = [sys.executable, "-m", "fedjax_mm.cli"]
-    subprocess.run([*command, "compare", *arguments, "--out", str(tmp_path / "straight")], check=True)
+    quickly = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    subprocess.run([*command, "compare", *arguments, "--out", str(tmp_path / "straight")], check=True, env=quickly)
     killed = tmp_path / "killed"
-    process = subprocess.Popen([*command, "compare", *arguments, "--out", str(killed)], env={**os.environ})
+    process = subprocess.Popen([*command, "compare", *arguments, "--out", str(killed)], env=quickly)
     deadline = time.monotonic() + 600
     while not (killed / "checkpoints" / "fedproto" / "3").exists():
         assert process.poll() is None, "the run ended before it could be killed"
@@ -248,6 +249,6 @@ def test_killed_and_resumed_in_processes_of_their_own(finished, tiny, tmp_path, 
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    subprocess.run([*command, "resume", str(killed), "--quiet"], check=True)
+    subprocess.run([*command, "resume", str(killed), "--quiet"], check=True, env=quickly)
     for name in TABLES:
         assert (killed / name).read_bytes() == (tmp_path / "straight" / name).read_bytes()

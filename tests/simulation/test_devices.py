@@ -52,7 +52,7 @@ def outcome(sim, case, devices, **options):
     [
         pytest.param("seeds", ["lockstep"], marks=pytest.mark.marathon),
         ("clients", ["map"]),
-        ("padding", ["map", "lockstep"]),
+        ("padding", ["lockstep"]),
         pytest.param("shapes", ["map"], marks=pytest.mark.marathon),
     ],
 )

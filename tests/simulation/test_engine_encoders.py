@@ -98,16 +98,15 @@ def test_each_kind_learns_from_real_data(kind, name, modality, sim, shared_data)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kinds", GROUPS)
-def test_executors_agree_for_each_kind(kinds, sim):
+@pytest.mark.parametrize(("kinds", "executor"), zip(GROUPS, ("map", "debug"), strict=True))
+def test_executors_agree_for_each_kind(kinds, executor, sim):
     options = {"encoders": kinds, "model": "shared", "precision": "float64", "rounds": 2, "eval_every": 2, "epochs": 1}
     with jax.enable_x64(True):
         runs = {
-            executor: sim.run(sim.make_engine(Local(), two_clients(sim), executor=executor, **options))
-            for executor in ("lockstep", "map", "debug")
+            name: sim.run(sim.make_engine(Local(), two_clients(sim), executor=name, **options))
+            for name in ("lockstep", executor)
         }
-    for executor in ("map", "debug"):
-        assert sim.gap(runs["lockstep"].end, runs[executor].end) < 1e-9, executor
+    assert sim.gap(runs["lockstep"].end, runs[executor].end) < 1e-9
         a, b = (runs[e].blocks[-1].evaluation.confusion for e in ("lockstep", executor))
         np.testing.assert_array_equal(a, b)
 

@@ -55,7 +55,7 @@ def outcome(sim, case, executor, **options):
 def test_three_rounds_agree_in_float64(case, sim):
     with jax.enable_x64(True):
         reference, block = outcome(sim, case, "lockstep", precision="float64")
-        for executor in EXECUTORS[1:] if case in ("pool", "shared") else ("map",):
+        for executor in EXECUTORS[1:] if case == "shared" else ("map",):
             state, other = outcome(sim, case, executor, precision="float64")
             assert sim.gap(reference, state) < 1e-9, executor
             sim.assert_blocks_agree(block, other, 1e-9)
