@@ -107,8 +107,8 @@ def test_executors_agree_for_each_kind(kinds, executor, sim):
             for name in ("lockstep", executor)
         }
     assert sim.gap(runs["lockstep"].end, runs[executor].end) < 1e-9
-        a, b = (runs[e].blocks[-1].evaluation.confusion for e in ("lockstep", executor))
-        np.testing.assert_array_equal(a, b)
+    a, b = (runs[e].blocks[-1].evaluation.confusion for e in ("lockstep", executor))
+    np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.slow
