@@ -78,7 +78,7 @@ def test_every_slot_has_its_own_encoders_features(case):
         np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.marathon
 def test_training_layer_by_layer_equals_training_whole_encoders(sim, monkeypatch):
     options = {"seeds": (3,), "precision": "float64", "clip": 0.5, "momentum": 0.5, "encoders": ("dnn", "dnn_bn")}
     runs = []

@@ -68,7 +68,7 @@ def test_several_devices_equal_one(case, executors, sim):
             sim.assert_blocks_agree(blocks[-1], others[-1], 1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.marathon
 def test_networks_per_modality_and_copies_agree_lane_after_lane_on_two_devices(sim):
     """Clients of two shapes, none of which has everything: averages that count copies are combined, too."""
     federation = sim.make_federation(sim.make_data(), [[1, 1, 0], [0, 1, 0], [1, 1, 0], [0, 1, 0]], [9, 2, 5, 3])

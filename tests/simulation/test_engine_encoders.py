@@ -30,6 +30,9 @@ REAL = [
     ("cnn1d", "emoji", "text_fr"),
     ("textcnn", "reuters1200", "english"),
 ]
+ONCE = [("dnn", "mfeat", "zernike"), ("cnn1d", "mfeat", "fourier"), ("resmodel", "avdigits", "audio")]
+ONCE += [("cnn2d", "avdigits", "image"), ("textcnn", "reuters1200", "english")]
+"""Each kind once."""
 WORDS = np.array(["red car", "blue sky", "green leaf", "old red brick house", "sky", ""])
 
 
@@ -75,7 +78,10 @@ def architectures(federation, sim, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "name", "modality"), REAL)
+@pytest.mark.parametrize(
+    ("kind", "name", "modality"),
+    [pytest.param(*case, marks=() if case in ONCE else pytest.mark.marathon) for case in REAL],
+)
 def test_each_kind_learns_from_real_data(kind, name, modality, sim, shared_data):
     data = load_data(name if name == "mfeat" else shared_data(name))
     rows = np.random.default_rng(0).permutation(data.size)[:160]
@@ -98,7 +104,9 @@ def test_each_kind_learns_from_real_data(kind, name, modality, sim, shared_data)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kinds", "executor"), zip(GROUPS, ("map", "debug"), strict=True))
+@pytest.mark.parametrize(
+    ("kinds", "executor"), [(GROUPS[0], "map"), pytest.param(GROUPS[1], "debug", marks=pytest.mark.marathon)]
+)
 def test_executors_agree_for_each_kind(kinds, executor, sim):
     options = {"encoders": kinds, "model": "shared", "precision": "float64", "rounds": 2, "eval_every": 2, "epochs": 1}
     with jax.enable_x64(True):
@@ -112,7 +120,7 @@ def test_executors_agree_for_each_kind(kinds, executor, sim):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kinds", GROUPS)
+@pytest.mark.parametrize("kinds", [GROUPS[0], pytest.param(GROUPS[1], marks=pytest.mark.marathon)])
 def test_what_is_masked_changes_no_bit(kinds, sim):
     """NaN, 1e6 and ids of other words behind every mask, and where padding points."""
     federation = two_clients(sim)

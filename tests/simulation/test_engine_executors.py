@@ -51,18 +51,20 @@ def outcome(sim, case, executor, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["pool", "shared", "views", pytest.param("adam", marks=pytest.mark.marathon)])
+@pytest.mark.parametrize(
+    "case", ["pool", "shared", *(pytest.param(case, marks=pytest.mark.marathon) for case in ("views", "adam"))]
+)
 def test_three_rounds_agree_in_float64(case, sim):
     with jax.enable_x64(True):
         reference, block = outcome(sim, case, "lockstep", precision="float64")
-        for executor in EXECUTORS[1:] if case == "shared" else ("map",):
+        for executor in ("debug",) if case == "shared" else ("map",):
             state, other = outcome(sim, case, executor, precision="float64")
             assert sim.gap(reference, state) < 1e-9, executor
             sim.assert_blocks_agree(block, other, 1e-9)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", ["shared", pytest.param("pool", marks=pytest.mark.marathon)])
+@pytest.mark.marathon
+@pytest.mark.parametrize("case", ["shared", "pool"])
 def test_one_step_agrees_in_float32(case, sim):
     options = {"rounds": 1, "eval_every": 1, "epochs": 1, "batch": 12, "seeds": (1,)}
     reference, block = outcome(sim, case, "lockstep", **options)
