@@ -1,6 +1,8 @@
 """A round: cohort, download, local training, averages, server step."""
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -116,7 +118,7 @@ class Round:
             return self.advance(plan, world, cohort, progress, lanes, active)
 
         progress = executor(advance, progress, cohort.lanes, cohort.active)
-        return self.close(world, cohort, combine(progress, self.context.axis))
+        return self.closing(world, cohort, combine(progress, self.context.axis))
 
     def open(self, plan: Plan, world: World, state: State, round_: Array) -> tuple[Cohort, Progress]:
         """Draws the cohort and sets up the sums."""
@@ -126,6 +128,11 @@ class Round:
             self.trainer(plan).train, world, state, jnp.zeros(plan.size, jnp.int32), nobody, cohort.round
         )
         return cohort, empty_progress(self.context, self.trained, state, shapes)
+
+    @functools.cached_property
+    def closing(self) -> Callable[[World, Cohort, Progress], tuple[State, Record]]:
+        """`close`, traced once however often it is used."""
+        return jax.jit(self.close)
 
     def check(self, plan: Plan, world: World, state: State) -> frozenset[str]:
         """Traces one round on shapes alone.
@@ -145,7 +152,7 @@ class Round:
             kept = jax.tree.map(lambda leaf: leaf[lanes], state.clients)
             _same_shapes(outcome.upload.state, kept, f"{name}: the client state that upload returns")
             progress = self.advance(plan, world, cohort, progress, lanes, lanes == 0)
-            return self.close(world, cohort, progress)[0]
+            return self.closing(world, cohort, progress)[0]
 
         return traced(one_round, world, state)[0]
 
