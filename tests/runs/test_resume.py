@@ -2,7 +2,9 @@ import json
 import re
 import shutil
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import fedjax_mm as fmm
@@ -41,6 +43,28 @@ def test_interrupted_and_resumed_is_straight(straight, federation, settings, tmp
     assert list(rounds) == [1, 2, 3, 4]
     assert resumed.costs().loc["local", "rounds_run"] == 4
     assert json.loads((out / "manifest.json").read_text())["methods"]["local"]["executor"] == "map"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["flux", *(pytest.param(name, marks=pytest.mark.marathon) for name in ("moon", "fedrod", "fedper"))]
+)
+def test_what_a_method_keeps_for_each_client_survives_an_interruption(name, federation, tmp_path, monkeypatch, tables):
+    """Private heads and confidence heads; the networks a client last finished with (MOON); clients outside a cohort."""
+    options = {"model": "shared", "encoders": ("mlp",), "widths": ((),), "dim": 4, "batch": 4, "seeds": (3,)}
+    options |= {"rounds": 3, "eval_every": 1, "participation": 2, "momentum": 0.5, "optimizer_state": "keep"}
+    chosen = fmm.methods.find(name)(**({"hidden": 3} if name == "flux" else {}))
+    straight = fmm.simulate(chosen, federation, out=tmp_path / "straight", **options)
+    with monkeypatch.context() as patch:
+        breaking(patch, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            fmm.simulate(chosen, federation, out=tmp_path / "run", **options)
+    assert checkpoints.latest(tmp_path / "run" / "checkpoints" / name) == 2
+    fmm.resume(tmp_path / "run")
+    assert tables(tmp_path / "run") == tables(straight.path)
+    ends = [fmm.load_run(tmp_path / folder)._answerer(0, name, None)[1] for folder in ("straight", "run")]
+    for (path, a), b in zip(jax.tree.leaves_with_path(ends[0]), jax.tree.leaves(ends[1]), strict=True):
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes(), jax.tree_util.keystr(path)
 
 
 def test_records_without_their_checkpoint_are_done_again(straight, tmp_path, tables):
