@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import types
 
 import numpy as np
 import pandas as pd
@@ -173,6 +174,19 @@ def test_the_mean_over_regimes_is_taken_seed_by_seed():
     # t(0.975, 1) = 12.7062; SD of 0.1 and 0.2 by sqrt(2).
     assert list(table[["low", "high"]].iloc[0]) == pytest.approx([0.15 - 12.7062 * 0.05, 0.15 + 12.7062 * 0.05], 1e-4)
     assert text.iloc[1]["macro_f1 of flux, difference [95 %]"].startswith("+0.200 [")
+
+
+def test_updates_that_diverged_are_counted_by_variant():
+    rows = [
+        ("full", 1, "skipped", 0.0),
+        ("naive", 1, "skipped", 2.0),
+        ("naive", 2, "skipped", 1.0),
+        ("full", 1, "ce", 9.0),
+    ]
+    run = types.SimpleNamespace(rounds=lambda: pd.DataFrame(rows, columns=["method", "round", "metric", "value"]))
+    assert flux_table6.left_out(run) == "naive 3"
+    run = types.SimpleNamespace(rounds=lambda: pd.DataFrame(rows[:1], columns=["method", "round", "metric", "value"]))
+    assert flux_table6.left_out(run) == "none"
 
 
 def test_the_ablations_stand_beside_their_published_rows():
