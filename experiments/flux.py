@@ -5,6 +5,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import fedjax_mm as fmm
 from experiments import common
 from experiments import flux_published as published
 from experiments.published import Cell, average
@@ -115,6 +116,13 @@ def with_averages(groups: Sequence[Group], rows: Sequence[Mapping[str, Cell]], h
     """The groups, and where there are several one more with their mean, seed by seed."""
     runs = [run for group in groups for run in group.runs]
     return [*groups, *([Group(head, runs, beside(rows))] if len(groups) > 1 else [])]
+
+
+def left_out(run: fmm.Run) -> str:
+    """How many clients' updates were not finite, by variant, over all rounds and seeds."""
+    table = run.rounds()
+    found = table[table["metric"] == "skipped"].groupby("method", sort=False)["value"].sum()
+    return ", ".join(f"{label} {count:.0f}" for label, count in found.items() if count) or "none"
 
 
 def prepare(setting: str, out: pathlib.Path) -> tuple[Scale, pathlib.Path]:

@@ -6,7 +6,17 @@ from collections.abc import Mapping
 import fedjax_mm as fmm
 from experiments import flux_published as published
 from experiments.common import Case, run_cases, start
-from experiments.flux import MACRO_F1, Scale, beside, explain, one_data_set, prepare, sensing_case, with_averages
+from experiments.flux import (
+    MACRO_F1,
+    Scale,
+    beside,
+    explain,
+    left_out,
+    one_data_set,
+    prepare,
+    sensing_case,
+    with_averages,
+)
 from experiments.tables import Group, publish, tabulate
 from fedjax_mm.methods.flux import ABLATIONS, Flux
 
@@ -32,13 +42,6 @@ def groups(runs: Mapping[Case, fmm.Run]) -> list[Group]:
         for case, run in runs.items()
     ]
     return with_averages(own, list(rows.values()), {"H,I": "mean"})
-
-
-def left_out(run: fmm.Run) -> str:
-    """How many clients' updates were not finite, by variant, over all rounds and seeds."""
-    table = run.rounds()
-    found = table[table["metric"] == "skipped"].groupby("method", sort=False)["value"].sum()
-    return ", ".join(f"{label} {count:.0f}" for label, count in found.items() if count) or "none"
 
 
 def main(setting: str = "short", out: pathlib.Path = pathlib.Path("runs/flux")) -> None:

@@ -184,9 +184,9 @@ def test_updates_that_diverged_are_counted_by_variant():
         ("full", 1, "ce", 9.0),
     ]
     run = types.SimpleNamespace(rounds=lambda: pd.DataFrame(rows, columns=["method", "round", "metric", "value"]))
-    assert flux_table6.left_out(run) == "naive 3"
+    assert flux.left_out(run) == "naive 3"
     run = types.SimpleNamespace(rounds=lambda: pd.DataFrame(rows[:1], columns=["method", "round", "metric", "value"]))
-    assert flux_table6.left_out(run) == "none"
+    assert flux.left_out(run) == "none"
 
 
 def test_the_ablations_stand_beside_their_published_rows():
