@@ -174,7 +174,11 @@ def _split_client(
         train, validation, test = options.minimum
         gap = f" with gaps of {options.gap}" if options.gap else ""
         groups = f" in {len(np.unique(np.asarray(data.group)[samples]))} groups" if options.split == "grouped" else ""
-        dropped = f", {len(mine) - len(samples)} more lack every modality" if len(samples) < len(mine) else ""
+        empty = len(mine) - len(samples)
+        if options.partition == "natural":
+            # Samples of which the data have no modality are nobody's.
+            empty += int(((np.asarray(data.client).astype(str) == name) & ~np.any(data.observed, axis=1)).sum())
+        dropped = f", {empty} more lack every modality" if empty else ""
         raise UsageError(
             f"client {name!r} has {len(samples)} samples{groups}{dropped}; a {options.split} split{gap} cannot give it "
             f"{train} for training, {validation} for validation and {test} for testing; leave the client out, "

@@ -153,6 +153,14 @@ def test_samples_without_any_modality_are_left_out_of_natural_clients(make):
     assert federation.counts["samples without a modality"] == 2
 
 
+def test_a_natural_client_without_any_modality_is_told_so(make):
+    observed = np.ones((20, 2), bool)
+    observed[:10] = False
+    data = make(np.arange(20) % 2, observed=observed, client=np.repeat(["b", "a"], 10))
+    with pytest.raises(UsageError, match="client 'b' has 0 samples, 10 more lack every modality"):
+        federate(data)
+
+
 def test_whole_groups_are_dealt(make):
     rng = np.random.default_rng(0)
     group = rng.integers(60, size=900)
