@@ -146,8 +146,8 @@ Set = Annotated[
         "optimizer, lr, momentum, weight_decay, clip, optimizer_state, statistics, nonfinite, select. Federation: "
         "fractions, minimum, gap, missing_protocol, empty. Methods: "
         "fedproto.lam=0.1 (run also takes lam=0.1); see `fedjax-mm list options`. "
-        "Kinds of encoder: dnn, cnn1d, cnn2d, textcnn, resmodel, dnn_bn, mlp. Values: numbers, names, true or false, "
-        "none, lists as a,b, in widths as a-b,c.",
+        "Kinds of encoder: dnn, cnn1d, cnn2d, textcnn, resmodel, dnn_bn, mlp, sensing. Values: numbers, names, "
+        "true or false, none, lists as a,b, in widths as a-b,c.",
         "",
         "--set",
     ),
