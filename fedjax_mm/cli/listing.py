@@ -46,8 +46,9 @@ def show(what: str | None) -> None:
     console.print(table)
     if what == "regimes":
         console.print(
-            "mod and high are of sensing if the data has an order, else of adni (--set missing_protocol). p00 and p11 are "
-            "the probabilities of staying missing and observed. Numbers of your own: --missing 45:20,0.8:0.95."
+            "A client's mod and high are those of sensing if the data has an order, else of adni "
+            "(--set missing_protocol). p00 and p11 are the probabilities of staying missing and observed. "
+            "Numbers of your own: --missing 45:20,0.8:0.95."
         )
     if what == "data":
         console.print(f"More are found by name in the folder that the environment variable {VARIABLE} names.")

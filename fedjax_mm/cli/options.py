@@ -89,7 +89,7 @@ Missing = Annotated[
         "CLIENT,SAMPLE",
         "Modalities that are missing. CLIENT, those a client lacks: hom (none), mod, high, or a:b, where a client has "
         "each with probability q ~ Beta(a, b). SAMPLE, those that fail from sample to sample: none, mod, high, or "
-        "p00:p11, the probabilities of staying missing and observed. See `fedjax-mm list regimes`.",
+        "p00:p11, the probabilities of staying missing and observed; left out, none. See `fedjax-mm list regimes`.",
         "hom,none",
     ),
 ]
