@@ -44,6 +44,12 @@ def show(what: str | None) -> None:
         table.add_row(*row)
     console = Console(highlight=False, markup=False)
     console.print(table)
+    if what == "regimes":
+        console.print(
+            "A client's mod and high are those of sensing if the data has an order, else of adni "
+            "(--set missing_protocol). p00 and p11 are the probabilities of staying missing and observed. "
+            "Numbers of your own: --missing 45:20,0.8:0.95."
+        )
     if what == "data":
         console.print(f"More are found by name in the folder that the environment variable {VARIABLE} names.")
 
@@ -117,7 +123,7 @@ def _values(name: str, kind: Any, meaning: str) -> str:
         return f"a list of {', '.join(ENCODERS)}"
     if str not in (kind, *typing.get_args(kind)):
         return describe(kind)
-    names = re.findall(r"`(\w+)`", meaning)
+    names = dict.fromkeys(re.findall(r"`(\w+)`", meaning))
     return ", ".join(names) or describe(kind)
 
 

@@ -89,7 +89,7 @@ Missing = Annotated[
         "CLIENT,SAMPLE",
         "Modalities that are missing. CLIENT, those a client lacks: hom (none), mod, high, or a:b, where a client has "
         "each with probability q ~ Beta(a, b). SAMPLE, those that fail from sample to sample: none, mod, high, or "
-        "p00:p11, the probabilities of staying missing and observed. See `fedjax-mm list regimes`.",
+        "p00:p11, the probabilities of staying missing and observed; left out, none. See `fedjax-mm list regimes`.",
         "hom,none",
     ),
 ]
@@ -146,8 +146,8 @@ Set = Annotated[
         "optimizer, lr, momentum, weight_decay, clip, optimizer_state, statistics, nonfinite, select. Federation: "
         "fractions, minimum, gap, missing_protocol, empty. Methods: "
         "fedproto.lam=0.1 (run also takes lam=0.1); see `fedjax-mm list options`. "
-        "Kinds of encoder: dnn, cnn1d, cnn2d, textcnn, resmodel, dnn_bn, mlp. Values: numbers, names, true or false, "
-        "none, lists as a,b, in widths as a-b,c.",
+        "Kinds of encoder: dnn, cnn1d, cnn2d, textcnn, resmodel, dnn_bn, mlp, sensing. Values: numbers, names, "
+        "true or false, none, lists as a,b, in widths as a-b,c.",
         "",
         "--set",
     ),

@@ -41,7 +41,7 @@ def choose_executor(context: Context) -> tuple[str, str]:
     if backend != "cpu":
         return "lockstep", f"all lanes at once on {backend}"
     if shapes <= FEW_SHAPES:
-        return "map", f"{shapes} client shape(s) on a CPU: client after client"
+        return "map", f"{shapes} client shape{'s' * (shapes != 1)} on a CPU: client after client"
     return "lockstep", f"{shapes} client shapes on a CPU: encoders of one shape step together"
 
 
