@@ -11,7 +11,10 @@ Report = Callable[[str, int, int], None]
 
 @contextlib.contextmanager
 def reporting(show: bool) -> Iterator[Report]:
-    """Yields what to tell about progress; with `show` it draws a bar per method, not in a terminal a line per block."""
+    """Yields what to tell about progress; with `show` it draws a bar per method.
+
+    Where there is no terminal it writes a line when a method begins to compile, and one per block.
+    """
     if not show:
         yield lambda label, done, total: None
         return
@@ -57,6 +60,8 @@ def _lines(console: Any) -> Report:
         if label in begun:
             seconds = time.monotonic() - begun[label]
             console.print(f"{label}: round {done} of {total}, {seconds:.0f} s", soft_wrap=True)
+        elif done < total:
+            console.print(f"{label}: compiling", soft_wrap=True)
         begun.setdefault(label, time.monotonic())
 
     return report

@@ -47,8 +47,8 @@ def test_a_run_prints_its_table(call, tiny, tmp_path, monkeypatch):
     assert chosen in " ".join(text.split())
     assert f"Run directory: {out}" in text
     assert all(len(line) <= 80 for line in text.splitlines() if not line.startswith("Run directory"))
-    # Not a terminal: a line per block.
-    assert re.fullmatch(r"local: round 1 of 1, \d+ s\n", err)
+    # Not a terminal: a line before compiling, and one per block.
+    assert re.fullmatch(r"local: compiling\nlocal: round 1 of 1, \d+ s\n", err)
 
 
 def test_several_methods_are_compared_with_the_first_seed_by_seed(call, tiny, tmp_path):
