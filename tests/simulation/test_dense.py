@@ -40,7 +40,7 @@ def federations(draw):
     return specs, segments
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(federations())
 def test_every_slot_has_its_own_encoders_features(case):
     specs, segments = case

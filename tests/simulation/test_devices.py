@@ -52,7 +52,7 @@ def outcome(sim, case, devices, **options):
     [
         pytest.param("seeds", ["lockstep"], marks=pytest.mark.marathon),
         ("clients", ["map"]),
-        ("padding", ["lockstep"]),
+        pytest.param("padding", ["lockstep"], marks=pytest.mark.marathon),
         pytest.param("shapes", ["map"], marks=pytest.mark.marathon),
     ],
 )
