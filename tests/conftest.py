@@ -1,7 +1,7 @@
 """Shared by all tests: `marathon` tests run only when asked for by name, and compilation is made quick.
 
-XLA's optimisations are off in the tests' own process: compiling takes most of their time, and what they check does not
-depend on them. Tests that start processes of their own (the command line, resuming after a kill) run with all of them.
+XLA's optimisations are off: compiling takes most of the tests' time, and what they check does not depend on them.
+Processes that tests start have them unless a test says otherwise, but all use XLA's older, quicker code generator.
 All share compiled programs in a temporary folder. A test's process has eight devices, whatever the machine has, and
 threads to spare, so that methods that call LAPACK are divided too.
 """

@@ -171,27 +171,21 @@ def run_layers(
     Returns:
         Slots in ascending order, int `[n]`, and their features `[n, B, d]`.
     """
-    waiting: dict[int, list[tuple[np.ndarray, Array]]] = {}
+    last = {slot: level for level, pieces in enumerate(levels) for p in pieces for slot in p.slots}
+    computed: dict[int, list[tuple[np.ndarray, Array]]] = {}
     everything: list[tuple[np.ndarray, Array]] = []
     for level, pieces in enumerate(levels):
-        later = np.concatenate([np.zeros(0, int), *(piece.slots for pieces in levels[level + 1 :] for piece in pieces)])
-        after: dict[int, list[tuple[np.ndarray, Array]]] = {}
         for piece in pieces:
             spec, rows = specs[piece.stack], slice(piece.first, piece.first + len(piece.slots))
-            x = _pick(waiting[spec.inputs], piece.slots) if level else _inputs(piece, read)
+            x = _pick(computed[spec.inputs], piece.slots) if level else _inputs(piece, read)
             kernel, bias = stacks[piece.stack]["kernel"][rows], stacks[piece.stack]["bias"][rows]
             y = product(x, kernel) + bias[:, None]
             y = jax.nn.relu(y) if spec.relu else y
-            ends = ~np.isin(piece.slots, later)
+            ends = np.array([last[slot] == level for slot in piece.slots])
             if not ends.all():
-                after.setdefault(spec.outputs, []).append((piece.slots, y))
+                computed.setdefault(spec.outputs, []).append((piece.slots, y))
             if ends.any():
                 everything.append((piece.slots[ends], y if ends.all() else y[np.flatnonzero(ends)]))
-        done = np.concatenate([piece.slots for piece in pieces])
-        waiting = {
-            size: [*(part for part in waiting.get(size, []) if not np.isin(part[0], done).all()), *after.get(size, [])]
-            for size in waiting.keys() | after.keys()
-        }
     slots = np.sort(np.concatenate([piece.slots for piece in levels[0]]))
     return slots, _pick(everything, slots)
 
@@ -202,10 +196,10 @@ def _inputs(piece: Piece, read: Callable[[int, np.ndarray], Array]) -> Array:
 
 
 def _pick(parts: Sequence[tuple[np.ndarray, Array]], slots: np.ndarray) -> Array:
-    """The rows of some slots, of parts that hold rows of slots."""
-    parts = [(own, values) for own, values in parts if np.isin(own, slots).any()]
+    """The rows of some slots, of parts that hold rows of slots; of what several parts hold, the last counts."""
+    newest = {slot: number for number, (own, _) in enumerate(parts) for slot in own}
+    parts = [parts[number] for number in sorted({newest[slot] for slot in slots})]
     held = np.concatenate([own for own, _ in parts])
-    # Of what has gone through several layers, the last counts.
     place = np.full(held.max() + 1, -1)
     place[held] = np.arange(len(held))
     index = place[slots]
