@@ -7,7 +7,7 @@ encoders, but their layers have a few shapes.
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ from fedjax_mm.models.encoders import EncoderSpec
 from fedjax_mm.models.layers import drawn_uniform, linear
 from fedjax_mm.models.networks import NetworkSpec
 from fedjax_mm.models.product import product
+from fedjax_mm.simulation.picking import Part, picked, rows_of_slots
 
 Array = jax.Array
 Tree = Any
@@ -158,54 +159,50 @@ def run_layers(
     levels: Sequence[Sequence[Piece]],
     specs: Sequence[LayerSpec],
     stacks: Sequence[Tree],
-    read: Callable[[int, np.ndarray], Array],
-) -> tuple[np.ndarray, Array]:
+    enter: Callable[[Piece, Array], Array],
+) -> list[Part]:
     """One forward pass of all dense encoders.
 
     Args:
         levels: As `pieces_by_level` gives them; at least one.
         specs: The layer of each stack.
         stacks: The parameters of each.
-        read: From a modality and lanes `[n]` to their inputs, `[n, B, ...]`, finite where masked.
+        enter: From a piece of the first level and its kernels to what they make of its inputs, `[n, B, outputs]`,
+            finite where masked.
 
     Returns:
-        Slots in ascending order, int `[n]`, and their features `[n, B, d]`.
+        The features of all slots, rows `[B, d]`.
     """
     last = {slot: level for level, pieces in enumerate(levels) for p in pieces for slot in p.slots}
-    computed: dict[int, list[tuple[np.ndarray, Array]]] = {}
-    everything: list[tuple[np.ndarray, Array]] = []
+    computed: dict[int, list[Part]] = {}
+    everything: list[Part] = []
     for level, pieces in enumerate(levels):
         for piece in pieces:
             spec, rows = specs[piece.stack], slice(piece.first, piece.first + len(piece.slots))
-            x = _pick(computed[spec.inputs], piece.slots) if level else _inputs(piece, read)
-            kernel, bias = stacks[piece.stack]["kernel"][rows], stacks[piece.stack]["bias"][rows]
-            y = product(x, kernel) + bias[:, None]
+            own = jax.tree.map(lambda leaf, rows=rows: leaf[rows], stacks[piece.stack])
+            if level:
+                y = product(rows_of_slots(computed[spec.inputs], piece.slots), own["kernel"])
+            else:
+                y = enter(piece, own["kernel"])
+            y = y + own["bias"][:, None]
             y = jax.nn.relu(y) if spec.relu else y
             ends = np.array([last[slot] == level for slot in piece.slots])
             if not ends.all():
                 computed.setdefault(spec.outputs, []).append((piece.slots, y))
             if ends.any():
-                everything.append((piece.slots[ends], y if ends.all() else y[np.flatnonzero(ends)]))
-    slots = np.sort(np.concatenate([piece.slots for piece in levels[0]]))
-    return slots, _pick(everything, slots)
+                everything.append((piece.slots[ends], picked(y, np.flatnonzero(ends))))
+    return everything
 
 
-def _inputs(piece: Piece, read: Callable[[int, np.ndarray], Array]) -> Array:
-    parts = [read(modality, lanes) for modality, lanes in piece.segments]
+def inputs_of(segments: Iterable[tuple[int, np.ndarray]], read: Callable[[int, np.ndarray], Array]) -> Array:
+    """The flat inputs of segments (modality, lanes), one after another.
+
+    Args:
+        segments: The segments.
+        read: From a modality and lanes `[n]` to their inputs, `[n, B, ...]`, finite where masked.
+
+    Returns:
+        `[slots, B, inputs]`.
+    """
+    parts = [read(modality, lanes) for modality, lanes in segments]
     return jnp.concatenate([part.reshape(*part.shape[:2], -1) for part in parts])
-
-
-def _pick(parts: Sequence[tuple[np.ndarray, Array]], slots: np.ndarray) -> Array:
-    """The rows of some slots, of parts that hold rows of slots; of what several parts hold, the last counts."""
-    newest = {slot: number for number, (own, _) in enumerate(parts) for slot in own}
-    parts = [parts[number] for number in sorted({newest[slot] for slot in slots})]
-    held = np.concatenate([own for own, _ in parts])
-    place = np.full(held.max() + 1, -1)
-    place[held] = np.arange(len(held))
-    index = place[slots]
-    whole = parts[0][1] if len(parts) == 1 else jnp.concatenate([values for _, values in parts])
-    if len(index) == len(held) and (index == np.arange(len(held))).all():
-        return whole
-    if (np.diff(index) == 1).all():
-        return whole[index[0] : index[-1] + 1]
-    return whole[index]

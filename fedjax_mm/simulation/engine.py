@@ -72,6 +72,7 @@ class Engine:
         upload: Price list of the way up, by stage: only what the stage trains is sent.
         download: Price list of the way down.
         programs: Compiled programs by (stage, block length).
+        sizes: What each of them needs on a device, in bytes.
     """
 
     population: Population
@@ -88,6 +89,7 @@ class Engine:
     download: Exchange
     labels: tuple[str, ...]
     programs: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    sizes: dict[Any, int] = dataclasses.field(default_factory=dict)
 
     @property
     def executor_name(self) -> str:
@@ -157,8 +159,15 @@ class Engine:
         if self.context.settings.nonfinite == "stop":
             self._stop_if_broken(records, np.asarray(counts.broken), rounds)
         evaluation = self._evaluation(int(rounds[-1]), counts)
-        terms, needs = self._terms(stage, records), _program_bytes(program)
-        return state, Block(rounds, terms, evaluation, compiled - start, ended - compiled, needs)
+        block = Block(
+            rounds=rounds,
+            terms=self._terms(stage, records),
+            evaluation=evaluation,
+            compile_seconds=compiled - start,
+            run_seconds=ended - compiled,
+            program_bytes=self.sizes[stage, length],
+        )
+        return state, block
 
     def predict(self, state: State, seed: int, client: int, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Scores of one client's networks on new inputs.
@@ -195,6 +204,8 @@ class Engine:
                 )
                 lowered = jax.jit(program, donate_argnums=1).lower(self.world, state, jnp.int32(1))
                 self.programs[key] = lowered.compile()
+        if key not in self.sizes:
+            self.sizes[key] = _program_bytes(self.programs[key])
         return self.programs[key]
 
     def _stop_if_broken(self, records: Record, scores: np.ndarray, rounds: np.ndarray) -> None:

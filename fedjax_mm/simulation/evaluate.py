@@ -81,7 +81,7 @@ class Evaluator:
         crowd, networks = gather_crowd(self.context, plan, world, state, lanes, active, round_)
         federation = federation_of(world.tables, crowd.member)[:, None]
 
-        def count(batch: Batch, keys: Array) -> Counts:
+        def count(batch: Batch, places: Array, keys: Array) -> Counts:
             sight, _ = see(self.context, plan, world, crowd, networks, batch, keys, train=False)
             scores = per_lane(self.context, crowd, lambda method, lane: method.predict(lane), sight, batch, keys)
             stacked = jnp.stack([scores[name] for name in self.predictors], axis=1)

@@ -1,7 +1,7 @@
 """From rows of the data set to what a method sees: batches, features and lanes."""
 
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -10,10 +10,13 @@ import numpy as np
 
 from fedjax_mm.methods.method import Batch, Info, Lane, Method
 from fedjax_mm.models import networks
+from fedjax_mm.models.product import product
 from fedjax_mm.simulation.context import Context, Slots, State, World, at, select, take
-from fedjax_mm.simulation.dense import LayerSpec, pieces_by_level, run_layers
+from fedjax_mm.simulation.dense import LayerSpec, Piece, inputs_of, pieces_by_level, run_layers
+from fedjax_mm.simulation.picking import Part, rows_of_slots
 from fedjax_mm.simulation.plans import Plan, PlanBucket
 from fedjax_mm.simulation.population import read_batch, read_inputs
+from fedjax_mm.simulation.span import Span, outputs_at
 
 Array = jax.Array
 Tree = Any
@@ -34,6 +37,8 @@ class Crowd(NamedTuple):
         state: Their client state.
         round: The round, int32.
         views: View -> networks by slot, for the views that are frozen.
+        spans: By encoder bucket of the plan, its first layers' samples where they are trained in their span, else None;
+            empty where none are.
     """
 
     lanes: Array
@@ -47,6 +52,7 @@ class Crowd(NamedTuple):
     state: Tree
     round: Array
     views: Mapping[str, Slots]
+    spans: Sequence[Span | None] = ()
 
 
 def gather_crowd(
@@ -115,6 +121,8 @@ def encode(
     keys: Array,
     *,
     train: bool,
+    view: str = "current",
+    places: Array | None = None,
 ) -> tuple[Array, list[Tree]]:
     """Runs every encoder of a plan on its part of the batch.
 
@@ -127,26 +135,34 @@ def encode(
         batch: The batch, leaves `[n, ...]`.
         keys: A key per lane, `[n]`.
         train: Whether layers that differ in training are in training.
+        view: Whose encoders they are.
+        places: Where the batch's samples are among the lane's training samples, int32 `[n, B]`; needed in a crowd
+            with `spans`.
 
     Returns:
         Features `[n, M, B, d]`, 0 where not observed, and the new statistics per bucket.
     """
-    shape = (plan.size, batch.y.shape[1], context.settings.dim)
-    columns = [jnp.zeros(shape, context.settings.dtype)] * len(context.modalities)
-    statistics, layers = [], []
-    for bucket, values in zip(plan.buckets["encoders"], encoders, strict=True):
+    parts, statistics, layers = [], [], []
+    for number, (bucket, values) in enumerate(zip(plan.buckets["encoders"], encoders, strict=True)):
         new = {}
         if isinstance(bucket.spec, LayerSpec):
-            layers.append((bucket, values["params"]))
+            layers.append((number, bucket, values["params"]))
         else:
-            columns, new = _encode_bucket(context, world, crowd, bucket, values, batch, keys, columns, train=train)
+            features, new = _encode_bucket(context, world, crowd, bucket, values, batch, keys, train=train)
+            parts.append((bucket.columns * plan.size + bucket.lanes, features))
         statistics.append(new)
     if layers:
-        columns = _encode_layers(context, world, crowd, layers, batch, columns)
-    return jnp.stack(columns, axis=1), statistics
+        parts += _encode_layers(context, world, crowd, layers, batch, view, places)
+    shape = (*batch.observed.shape, context.settings.dim)
+    if not parts:
+        return jnp.zeros(shape, context.settings.dtype), statistics
+    # By lane, then by modality.
+    slots = np.arange(len(context.modalities) * plan.size).reshape(-1, plan.size).T.reshape(-1)
+    features = rows_of_slots(parts, slots).reshape(shape)
+    return jnp.where(batch.observed[..., None], features, 0), statistics
 
 
-def _read_slots(context: Context, world: World, crowd: Crowd, batch: Batch, j: int, lanes: np.ndarray) -> Array:
+def read_slots(context: Context, world: World, crowd: Crowd, batch: Batch, j: int, lanes: np.ndarray) -> Array:
     """The inputs of some lanes in one modality, `[n, B, ...]`, 0 where not observed."""
     name, dtype = context.modalities[j], context.settings.dtype
     return jax.vmap(lambda member, rows, mask: read_inputs(world.tables, name, member, rows, mask, dtype))(
@@ -162,60 +178,48 @@ def _encode_bucket(
     values: dict[str, Tree],
     batch: Batch,
     keys: Array,
-    columns: list[Array],
     *,
     train: bool,
-) -> tuple[list[Array], Tree]:
-    """The columns `[n, B, d]` with the features of a bucket's slots in them, and the bucket's new statistics."""
+) -> tuple[Array, Tree]:
+    """The features `[slots, B, d]` of a bucket's slots, and the bucket's new statistics."""
     mask = batch.observed[bucket.lanes, bucket.columns]
-    inputs = [_read_slots(context, world, crowd, batch, part.j, part.positions) for part in bucket.segments]
+    inputs = [read_slots(context, world, crowd, batch, part.j, part.positions) for part in bucket.segments]
 
     def run(params, stats, x, m, key, column):
         key = jax.random.fold_in(key, column)
         dtype = context.settings.dtype
         return networks.apply(bucket.spec, params, stats, x, dtype=dtype, mask=m, key=key, train=train)
 
-    features, statistics = jax.vmap(run)(
-        values["params"], values["statistics"], jnp.concatenate(inputs), mask, keys[bucket.lanes], bucket.columns
-    )
-    features = jnp.where(mask[..., None], features, 0)
-    new, offset = list(columns), 0
-    for segment in bucket.segments:
-        part = features[offset : offset + len(segment.positions)]
-        new[segment.j] = _filled(new[segment.j], segment.positions, part)
-        offset += len(segment.positions)
-    return new, statistics
+    inputs = jnp.concatenate(inputs)
+    return jax.vmap(run)(values["params"], values["statistics"], inputs, mask, keys[bucket.lanes], bucket.columns)
 
 
 def _encode_layers(
     context: Context,
     world: World,
     crowd: Crowd,
-    layers: list[tuple[PlanBucket, Tree]],
+    layers: list[tuple[int, PlanBucket, Tree]],
     batch: Batch,
-    columns: list[Array],
-) -> list[Array]:
-    """The columns `[n, B, d]` with the features of the dense encoders in them."""
+    view: str,
+    places: Array | None,
+) -> list[Part]:
+    """The features of the dense encoders by slot, modality * lanes + lane; rows `[B, d]`."""
     lanes, modalities = len(crowd.lanes), len(context.modalities)
-    stacks = [[(segment.j, segment.positions) for segment in bucket.segments] for bucket, _ in layers]
-    slots, features = run_layers(
+    stacks = [[(segment.j, segment.positions) for segment in bucket.segments] for _, bucket, _ in layers]
+
+    def enter(piece: Piece, kernel: Array) -> Array:
+        number = layers[piece.stack][0]
+        span = crowd.spans[number] if crowd.spans else None
+        if span is None or places is None:
+            return product(inputs_of(piece.segments, partial(read_slots, context, world, crowd, batch)), kernel)
+        return outputs_at(span, view, kernel, places[piece.slots % lanes])
+
+    return run_layers(
         pieces_by_level(stacks, modalities, lanes),
-        [bucket.spec for bucket, _ in layers],  # pyright: ignore[reportArgumentType]
-        [params for _, params in layers],
-        functools.partial(_read_slots, context, world, crowd, batch),
+        [bucket.spec for _, bucket, _ in layers],  # pyright: ignore[reportArgumentType]
+        [params for _, _, params in layers],
+        enter,
     )
-    new = list(columns)
-    for j in np.unique(slots // lanes):
-        first, end = np.searchsorted(slots, [j * lanes, (j + 1) * lanes])
-        positions = slots[first:end] - j * lanes
-        kept = jnp.where(batch.observed[positions, int(j), :, None], features[first:end], 0)
-        new[j] = _filled(new[j], positions, kept)
-    return new
-
-
-def _filled(column: Array, lanes: np.ndarray, values: Array) -> Array:
-    """A column with the values of some lanes in it."""
-    return values if len(lanes) == len(column) else column.at[lanes].set(values)
 
 
 class Sight(NamedTuple):
@@ -242,18 +246,22 @@ def see(
     keys: Array,
     *,
     train: bool,
+    places: Array | None = None,
 ) -> tuple[Sight, list[Tree]]:
     """Runs the networks of every view; gradients flow through `current` only, the others run in evaluation mode.
+
+    Arguments are as for `encode`.
 
     Returns:
         What is seen, and the current encoders' new statistics per bucket.
     """
     features, params, quantities = {}, {}, {}
-    features["current"], statistics = encode(context, plan, world, crowd, current["encoders"], batch, keys, train=train)
+    run = partial(encode, context, plan, world, crowd, batch=batch, keys=keys, places=places)
+    features["current"], statistics = run(encoders=current["encoders"], train=train)
     params["current"] = lane_params(context, plan, current)
     for view in context.layout.views:
         frozen = jax.lax.stop_gradient(crowd.views[view])
-        features[view], _ = encode(context, plan, world, crowd, frozen["encoders"], batch, keys, train=False)
+        features[view], _ = run(encoders=frozen["encoders"], train=False, view=view)
         params[view] = lane_params(context, plan, frozen)
     if "proximal" in context.layout.quantities:
         reference = jax.lax.stop_gradient(crowd.views["download"])

@@ -33,6 +33,11 @@ class Optimiser:
     kind: str = dataclasses.field(metadata={"static": True})
     decay: bool = dataclasses.field(metadata={"static": True})
 
+    @property
+    def keeps_span(self) -> bool:
+        """Whether what it does to a parameter is a combination of the gradients it was given."""
+        return self.kind in ("sgd", "momentum") and not self.decay and self.clip is None
+
     def transformation(self) -> optax.GradientTransformation:
         """The optax transformation without the clipping, which spans the modules of a group."""
         rule = {

@@ -3,8 +3,11 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_mm.models.networks import NetworkSpec
@@ -72,6 +75,19 @@ class Plan:
     members: np.ndarray
     seeds: np.ndarray | None
     buckets: Mapping[str, tuple[PlanBucket, ...]]
+
+
+def by_slot(buckets: Sequence[PlanBucket], values: Any) -> list[Any]:
+    """Values of lanes, `[plan.size]` each, for the slots of every bucket: a list of trees with leaves `[slots]`.
+
+    One gather for all of them: each would be compiled as a kernel of its own.
+    """
+    if not buckets:
+        return []
+    lanes = np.concatenate([bucket.lanes for bucket in buckets])
+    borders = np.cumsum([len(bucket.lanes) for bucket in buckets])[:-1]
+    parts = jax.tree.map(lambda leaf: jnp.split(leaf[lanes], borders), values)
+    return [jax.tree.map(lambda _, p, b=b: p[b], values, parts) for b in range(len(buckets))]
 
 
 def shape_groups(stores: Mapping[str, Store]) -> list[np.ndarray]:

@@ -11,7 +11,8 @@ from fedjax_mm.methods.fedproto import FedProto
 from fedjax_mm.methods.layout import Module
 from fedjax_mm.models import networks
 from fedjax_mm.models.encoders import EncoderSpec
-from fedjax_mm.simulation.dense import LayerSpec, layer_key, layer_numbers, pieces_by_level, run_layers
+from fedjax_mm.simulation.dense import LayerSpec, inputs_of, layer_key, layer_numbers, pieces_by_level, run_layers
+from fedjax_mm.simulation.picking import rows_of_slots
 from fedjax_mm.simulation.stores import _store, network_of
 
 SHAPES = {0: (5,), 1: (2, 3), 2: (5,)}
@@ -65,8 +66,14 @@ def test_every_slot_has_its_own_encoders_features(case):
         for j, shape in SHAPES.items()
     }
     levels = pieces_by_level(rows, modalities, lanes)
-    slots, features = run_layers(levels, store.specs, stacks, lambda j, held: jnp.asarray(inputs[j][held]))
+
+    def enter(piece, kernel):
+        return inputs_of(piece.segments, lambda j, held: jnp.asarray(inputs[j][held])) @ kernel
+
+    parts = run_layers(levels, store.specs, stacks, enter)
+    slots = np.unique(np.concatenate([own for own, _ in parts]))
     assert slots.tolist() == [m * lanes + lane for m, lane in np.argwhere(network.T >= 0)]
+    features = rows_of_slots(parts, slots)
     values = [{"params": stack} for stack in stacks]
     for slot, mine in zip(slots, np.asarray(features), strict=True):
         j, lane = divmod(slot, lanes)
