@@ -28,6 +28,7 @@ def engine_blocks(workload: Workload, federation: Federation, seeds: int, execut
     from fedjax_mm.simulation.engine import build_engine
     from fedjax_mm.simulation.population import build_population
     from fedjax_mm.simulation.settings import Settings
+    from fedjax_mm.simulation.shelf import open_shelf
 
     prepare_backend(devices)
     rounds = workload.rounds(federation.size, seeds)
@@ -40,7 +41,8 @@ def engine_blocks(workload: Workload, federation: Federation, seeds: int, execut
         **{"model": "pool", **workload.settings},
     ).resolved(workload.partition, federation.size)
     population = build_population(settings.seeds, [federation] * seeds)
-    engine = build_engine(methods.find(workload.method)(**workload.options), population, settings)
+    method = methods.find(workload.method)(**workload.options)
+    engine = build_engine(method, population, settings, shelf=open_shelf())
     state, done = engine.initial_state(), 0
 
     def block() -> dict[str, float]:

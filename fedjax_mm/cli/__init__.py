@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             words = list(sys.argv[1:] if arguments is None else arguments)
             _check_repetition(words)
-            code = app(words, prog_name=PROGRAM, standalone_mode=False)
+            code = app(words, prog_name=PROGRAM, standalone_mode=False, obj=arguments is None)
             # Typer answers an interruption with this code and no word.
             return _fail("interrupted", 130) if code == 130 else code if isinstance(code, int) else 0
         except UsageError as error:

@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -56,7 +56,7 @@ def run(
     dry_run: o.DryRun = False,
 ) -> None:
     """Runs one method and prints its results."""
-    _launch("run", context.params)
+    _launch("run", context)
 
 
 @app.command()
@@ -87,7 +87,7 @@ def compare(
     dry_run: o.DryRun = False,
 ) -> None:
     """Runs several methods on the same federation and seeds: one table, one run directory."""
-    _launch("compare", context.params)
+    _launch("compare", context)
 
 
 @app.command()
@@ -120,7 +120,7 @@ def sweep(
     dry_run: o.DryRun = False,
 ) -> None:
     """Runs one method with every combination of some options; validation chooses."""
-    _launch("sweep", context.params)
+    _launch("sweep", context)
 
 
 @app.command()
@@ -192,17 +192,17 @@ def bench(
     benchmark.run(workload, clients, variants, seeds, repeats, json_, quiet=quiet)
 
 
-def _launch(command: str, values: dict[str, Any]) -> None:
+def _launch(command: str, context: typer.Context) -> None:
     from fedjax_mm.cli import dry_run, report, request
     from fedjax_mm.runs import api
     from fedjax_mm.runs.directory import default_directory, new_directory
 
-    given = request.merged(command, values)
+    given = request.merged(command, context.params)
     quiet, out = given.pop("quiet", False), given.pop("out", None)
     only_plan = given.pop("dry_run", False)
     if out is not None:
         new_directory(out)
-    experiment = request.experiment(command, given)
+    experiment = request.experiment(command, given, own=bool(context.obj))
     if only_plan:
         dry_run.show(experiment)
         return

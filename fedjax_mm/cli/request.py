@@ -17,6 +17,7 @@ from fedjax_mm.runs.entries import Entry, make_entries, with_options
 from fedjax_mm.runs.experiment import EACH, SETTINGS, Experiment, prepare
 from fedjax_mm.runs.grid import configurations
 from fedjax_mm.runs.manifest import federation_options
+from fedjax_mm.simulation.shelf import open_shelf
 
 OWN = ("rounds", "eval_every", "seeds", "participation", "model", "executor", "devices", "precision")
 """Settings with an option of their own; all others are set by `--set`."""
@@ -63,12 +64,13 @@ def merged(command: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return {**base, **given, "set": chosen}
 
 
-def experiment(command: str, given: Mapping[str, Any]) -> Experiment:
+def experiment(command: str, given: Mapping[str, Any], *, own: bool = False) -> Experiment:
     """The experiment that options describe.
 
     Args:
         command: `run`, `compare` or `sweep`.
         given: As `merged` returns it, without `out` and switches.
+        own: Whether the process is the command's own: then programs traced by earlier ones may be used.
 
     Returns:
         The experiment, checked.
@@ -77,6 +79,7 @@ def experiment(command: str, given: Mapping[str, Any]) -> Experiment:
         UsageError: Something is unknown, out of range, without effect, or does not go together.
     """
     prepare_backend(given.get("devices"))
+    shelf = open_shelf() if own else None
     everything = command == "compare" and given.get("methods", "all") == "all"
     entries = _entries(command, given)
     training, federation, entries = _assign(given["set"], entries)
@@ -98,10 +101,11 @@ def experiment(command: str, given: Mapping[str, Any]) -> Experiment:
         whom = "natural clients, who keep what is theirs" if natural else f"partition {made.settings['partition']}"
         raise UsageError(f"--alpha has no effect on {whom}: leave it out")
     if command != "sweep":
-        return prepare(entries, made, settings, each=each, optional=everything)
+        return prepare(entries, made, settings, each=each, optional=everything, shelf=shelf)
     grid = {name: value.split(",") for name, value in _pairs(given.get("grid", ()), "--grid").items()}
     settings = {"nonfinite": "skip", **settings}
-    return prepare(configurations(entries[0], grid, given.get("shard")), made, settings, each=each, grid=tuple(grid))
+    entries = configurations(entries[0], grid, given.get("shard"))
+    return prepare(entries, made, settings, each=each, grid=tuple(grid), shelf=shelf)
 
 
 def _entries(command: str, given: Mapping[str, Any]) -> tuple[Entry, ...]:

@@ -21,6 +21,7 @@ from fedjax_mm.simulation.build import state_shapes
 from fedjax_mm.simulation.engine import Engine, build_engine
 from fedjax_mm.simulation.population import Population, build_population
 from fedjax_mm.simulation.settings import Settings
+from fedjax_mm.simulation.shelf import Shelf
 
 SETTINGS = options.fields(Settings)
 EACH = "each"
@@ -107,6 +108,7 @@ def prepare(
     optional: bool = False,
     notes: Sequence[str] = (),
     grid: Sequence[str] | None = None,
+    shelf: Shelf | None = None,
 ) -> Experiment:
     """Checks everything that can be without compiling.
 
@@ -118,6 +120,7 @@ def prepare(
         optional: Whether a method that does not suit is left out, with the reason, instead of refused.
         notes: What is already known to be left out.
         grid: As in `Experiment`.
+        shelf: Where traced programs are kept, if they are; not used beside a user's own method.
 
     Returns:
         The experiment.
@@ -129,12 +132,13 @@ def prepare(
     federations = tuple(_of_seed(federation, seed) if each else federation for seed in settings.seeds)
     entries, changes = suited(entries, settings.model or "")
     engines, left_out = {}, []
+    shelf = None if any(":" in entry.source for entry in entries) else shelf
     with precision(settings):
         population = build_population(settings.seeds, federations)
         for entry in entries:
             try:
                 own = make_settings({**given, **entry.training}, federation) if entry.training else settings
-                engines[entry.label] = _engine(entry, population, own, engines.values())
+                engines[entry.label] = _engine(entry, population, own, engines.values(), shelf)
             except UsageError as error:
                 if not optional:
                     raise
@@ -152,11 +156,13 @@ def _of_seed(federation: Federation, seed: int) -> Federation:
     return federate(federation.data, **{**federation.settings, "split_seed": seed})
 
 
-def _engine(entry: Entry, population: Population, settings: Settings, others: Collection[Engine]) -> Engine:
+def _engine(
+    entry: Entry, population: Population, settings: Settings, others: Collection[Engine], shelf: Shelf | None
+) -> Engine:
     try:
         executor, devices = entry.executor or settings.executor, entry.devices or settings.devices
         placed = dataclasses.replace(settings, executor=executor, devices=devices)
-        return build_engine(entry.method, population, placed, others)
+        return build_engine(entry.method, population, placed, others, shelf)
     except (UsageError, RunError):
         raise
     except Exception as error:

@@ -97,5 +97,5 @@ def make_bundle(engines: Mapping[str, Engine]) -> Bundle:
     division = Division("seeds", np.arange(count * seeds).reshape(count, -1), lanes, np.ones(lanes.shape, bool))
     seed = np.repeat(np.arange(seeds), clients)
     stores = {name: restrict(store, lanes[0], seed) for name, store in context.stores.items()}
-    engine = dataclasses.replace(assemble(context, world, joined), labels=tuple(engines))
+    engine = dataclasses.replace(assemble(context, world, joined, first.shelf), labels=tuple(engines))
     return Bundle(engine, count, row_maps(context, stores, division))

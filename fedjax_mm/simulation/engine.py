@@ -18,16 +18,19 @@ from fedjax_mm.metrics.subsets import sparse
 from fedjax_mm.process import garbage_kept
 from fedjax_mm.simulation.blocks import DebugProgram, run_rounds
 from fedjax_mm.simulation.build import build_context, build_world, initial_state, state_shapes
+from fedjax_mm.simulation.compiled import compile_block
 from fedjax_mm.simulation.context import Context, State, World
-from fedjax_mm.simulation.costs import Exchange, exchange
+from fedjax_mm.simulation.costs import Exchange
 from fedjax_mm.simulation.evaluate import Counts, Evaluator
 from fedjax_mm.simulation.executors import Debug, Executor
+from fedjax_mm.simulation.facts import find_facts, from_json
 from fedjax_mm.simulation.placement import choose_division, choose_executor, make_executor
 from fedjax_mm.simulation.population import Population
-from fedjax_mm.simulation.prediction import predictor_names, scores_of
+from fedjax_mm.simulation.prediction import scores_of
 from fedjax_mm.simulation.rounds import Record, Round
 from fedjax_mm.simulation.settings import Settings, structure
 from fedjax_mm.simulation.shards import Shards, make_shards
+from fedjax_mm.simulation.shelf import Shelf, ingredients, serves, shapes_of
 
 Array = jax.Array
 Tree = Any
@@ -73,6 +76,8 @@ class Engine:
         download: Price list of the way down.
         programs: Compiled programs by (stage, block length).
         sizes: What each of them needs on a device, in bytes.
+        shelf: Where traced programs are kept, if they are.
+        mark: What all of them are made of, for the shelf.
     """
 
     population: Population
@@ -90,6 +95,8 @@ class Engine:
     labels: tuple[str, ...]
     programs: dict[Any, Any] = dataclasses.field(default_factory=dict)
     sizes: dict[Any, int] = dataclasses.field(default_factory=dict)
+    shelf: Shelf | None = None
+    mark: str = ""
 
     @property
     def executor_name(self) -> str:
@@ -192,21 +199,31 @@ class Engine:
 
     def _program(self, stage: int, length: int, state: State) -> Any:
         key = (stage, length)
-        if key not in self.programs and self.shards:
-            self.programs[key] = self.shards.program(self.rounds[stage], self.predictors, length, state)
-        elif key not in self.programs:
-            evaluator = Evaluator(self.context, self.predictors)
-            if isinstance(self.executor, Debug):
-                self.programs[key] = DebugProgram(self.executor, self.reader, self.rounds[stage], evaluator, length)
-            else:
-                program = functools.partial(
-                    run_rounds, self.executor, self.reader, self.rounds[stage], evaluator, length
-                )
-                lowered = jax.jit(program, donate_argnums=1).lower(self.world, state, jnp.int32(1))
-                self.programs[key] = lowered.compile()
-        if key not in self.sizes:
-            self.sizes[key] = _program_bytes(self.programs[key])
+        if key in self.programs:
+            return self.programs[key]
+        evaluator = Evaluator(self.context, self.predictors)
+        if isinstance(self.executor, Debug):
+            program = DebugProgram(self.executor, self.reader, self.rounds[stage], evaluator, length)
+            self.programs[key], self.sizes[key] = program, 0
+            return program
+        function, options, world = (
+            functools.partial(run_rounds, self.executor, self.reader, self.rounds[stage], evaluator, length),
+            None,
+            self.world,
+        )
+        if self.shards:
+            function, options = self.shards.function(self.rounds[stage], self.predictors, length)
+            world = self.shards.world
+        shelf, mark = self.shelf, ""
+        if shelf is not None:
+            mark = shelf.mark(self.mark, shapes_of((world, state)), repr((key, options)), self._lanes())
+        self.programs[key], program = compile_block(function, world, state, options, shelf, mark)
+        self.sizes[key] = _program_bytes(program)
         return self.programs[key]
+
+    def _lanes(self) -> np.ndarray:
+        """Which lanes each device has; empty on one device."""
+        return self.shards.division.lanes * 2 + self.shards.division.real if self.shards else np.zeros(0)
 
     def _stop_if_broken(self, records: Record, scores: np.ndarray, rounds: np.ndarray) -> None:
         clients = [(*map(int, np.argwhere(flags)[0]), name) for name, flags in records.broken.items() if flags.any()]
@@ -260,7 +277,13 @@ class Engine:
         )
 
 
-def build_engine(method: Method, population: Population, settings: Settings, others: Collection[Engine] = ()) -> Engine:
+def build_engine(
+    method: Method,
+    population: Population,
+    settings: Settings,
+    others: Collection[Engine] = (),
+    shelf: Shelf | None = None,
+) -> Engine:
     """Sets a method up on a population; compiles nothing.
 
     Args:
@@ -268,6 +291,7 @@ def build_engine(method: Method, population: Population, settings: Settings, oth
         population: The lanes.
         settings: Resolved settings.
         others: Engines that exist. With one whose method differs in its numbers only, programs are shared.
+        shelf: Where traced programs are kept, if they are.
 
     Returns:
         The engine.
@@ -279,10 +303,10 @@ def build_engine(method: Method, population: Population, settings: Settings, oth
         context = build_context(method, population, settings)
         world = build_world(context, population)
         twin = next((other for other in others if _same_programs(other, population, context, world)), None)
-        return assemble(context, world, population) if twin is None else _with_numbers(twin, context, world)
+        return assemble(context, world, population, shelf) if twin is None else _with_numbers(twin, context, world)
 
 
-def assemble(context: Context, world: World, population: Population) -> Engine:
+def assemble(context: Context, world: World, population: Population, shelf: Shelf | None = None) -> Engine:
     """An engine from its parts: chooses executor and devices, and checks the method's shapes.
 
     Raises:
@@ -292,17 +316,17 @@ def assemble(context: Context, world: World, population: Population) -> Engine:
     sizes = population.train_sizes()
     executor = make_executor(name, context, sizes, _called(population))
     reader = make_executor(name, dataclasses.replace(context, cohort=context.clients), sizes, _called(population))
-    state = state_shapes(context, world)
     plan = executor.plans[0]
     stages = stages_of(context.layout, context.spec)
-    lanes = jax.ShapeDtypeStruct((plan.size,), jnp.int32)
-    active = jax.ShapeDtypeStruct((plan.size,), bool)
-    round_ = jax.ShapeDtypeStruct((), jnp.int32)
     rounds = tuple(Round(context, stage.phases) for stage in stages)
-    predictors, waits = predictor_names(context, plan, world, state)
-    waits = waits.union(*(stage.check(plan, world, state) for stage in rounds))
-    division, where = choose_division(context, sizes, name, waits)
-    outcome = jax.eval_shape(rounds[0].trainer(plan).train, world, state, lanes, active, round_)
+    shelf = shelf if shelf is not None and serves(context) and name != "debug" else None
+    mark = shelf.mark(*ingredients(context, world, sizes, name)) if shelf else ""
+
+    def find() -> Mapping[str, Any]:
+        return find_facts(context, plan, world, state_shapes(context, world), rounds).as_json()
+
+    facts = from_json(shelf.facts(mark, find) if shelf else find())
+    division, where = choose_division(context, sizes, name, facts.waits)
     shards = make_shards(context, world, population, division, name) if division else None
     return Engine(
         population=population,
@@ -314,12 +338,12 @@ def assemble(context: Context, world: World, population: Population) -> Engine:
         reason=f"{reason}; {where}",
         stages=stages,
         rounds=tuple(Round(shards.context, stage.phases) for stage in stages) if shards else rounds,
-        predictors=predictors,
-        upload=tuple(
-            exchange(context, stage.trained, (outcome.upload.mean, outcome.upload.stack), plan.size) for stage in rounds
-        ),
-        download=exchange(context, context.layout.modules, outcome.crowd.download, plan.size),
+        predictors=facts.predictors,
+        upload=facts.upload,
+        download=facts.download,
         labels=(context.method.name,),
+        shelf=shelf,
+        mark=mark,
     )
 
 

@@ -77,17 +77,17 @@ class Shards:
 
         return map_rows(collect, self.maps, self._whole(state))
 
-    def program(self, rounds: Round, predictors: tuple[str, ...], length: int, state: State) -> Any:
-        """`run_rounds` on all devices, compiled.
+    def function(self, rounds: Round, predictors: tuple[str, ...], length: int) -> tuple[Any, dict[str, str | bool]]:
+        """`run_rounds` on all devices.
 
         Args:
             rounds: The rounds, of this context.
             predictors: Names of the predictors.
             length: The number of rounds.
-            state: A placed state; its buffers are given up at each call.
 
         Returns:
-            A function of (world, state, first round) to the state, records and counts, all with a leading axis `[D]`.
+            A function of (world, state, first round) to the state, records and counts, all but the round with a leading
+            axis `[D]`, and the options to compile it with.
         """
         evaluator = Evaluator(self.context, predictors)
         run = functools.partial(run_rounds, self.executor, self.reader, rounds, evaluator, length)
@@ -99,10 +99,9 @@ class Shards:
 
         # Whether values are equal on all devices is our own matter: what is, is taken from the first.
         spread = jax.shard_map(local, mesh=self.mesh, in_specs=(self.parts, EACH, ALL), out_specs=EACH, check_vma=False)
-        lowered = jax.jit(spread, donate_argnums=1).lower(self.world, state, jnp.int32(1))
         # A device is a core: it must not wait for the others' threads.
         on_cores = self.mesh.devices.flat[0].platform == "cpu"
-        return lowered.compile({"xla_cpu_multi_thread_eigen": False} if on_cores else None)
+        return spread, {"xla_cpu_multi_thread_eigen": False} if on_cores else {}
 
     def merge(self, records: Record, counts: Counts) -> tuple[Record, Counts]:
         """Records and counts as one device would have left them, in NumPy."""
