@@ -71,7 +71,8 @@ class Experiment:
         """
         engine = self.engines[entry.label]
         like = state_shapes(engine.context, engine.world)
-        return checkpoints.restore(folder, like=like, fingerprint=self.fingerprint(entry), last=last)
+        hosted = engine.hosted is not None
+        return checkpoints.restore(folder, like=like, fingerprint=self.fingerprint(entry), last=last, hosted=hosted)
 
 
 def precision(settings: Settings) -> contextlib.AbstractContextManager[Any]:
@@ -130,7 +131,7 @@ def prepare(
     entries, changes = suited(entries, settings.model or "")
     engines, left_out = {}, []
     with precision(settings):
-        population = build_population(settings.seeds, federations)
+        population = build_population(settings.seeds, federations, hosted=settings.client_state == "host")
         for entry in entries:
             try:
                 own = make_settings({**given, **entry.training}, federation) if entry.training else settings

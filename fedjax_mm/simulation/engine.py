@@ -16,12 +16,13 @@ from fedjax_mm.methods.method import Method, stages_of
 from fedjax_mm.metrics.evaluation import Evaluation
 from fedjax_mm.metrics.subsets import sparse
 from fedjax_mm.process import garbage_kept
-from fedjax_mm.simulation.blocks import DebugProgram, run_rounds
+from fedjax_mm.simulation.blocks import DebugProgram, program_bytes, run_rounds
 from fedjax_mm.simulation.build import build_context, build_world, initial_state, state_shapes
 from fedjax_mm.simulation.context import Context, State, World
 from fedjax_mm.simulation.costs import Exchange, exchange
 from fedjax_mm.simulation.evaluate import Counts, Evaluator
 from fedjax_mm.simulation.executors import Debug, Executor
+from fedjax_mm.simulation.hosted import Hosted, make_hosted
 from fedjax_mm.simulation.placement import choose_division, choose_executor, make_executor
 from fedjax_mm.simulation.population import Population
 from fedjax_mm.simulation.prediction import predictor_names, scores_of
@@ -64,6 +65,7 @@ class Engine:
         executor: How lanes are trained; on several devices, each device's.
         reader: How lanes are evaluated.
         shards: The same divided among devices, if it is.
+        hosted: How it runs with clients' state on the host, if it does.
         reason: Why this executor and these devices.
         labels: Configurations trained side by side, each with as many of the seeds; one, the method's name, by default.
         stages: The method's stages, with their lengths.
@@ -71,7 +73,7 @@ class Engine:
         predictors: The method's predictors, the primary one first.
         upload: Price list of the way up, by stage: only what the stage trains is sent.
         download: Price list of the way down.
-        programs: Compiled programs by (stage, block length).
+        programs: Compiled programs by (stage, block length), and parts they share.
     """
 
     population: Population
@@ -80,6 +82,7 @@ class Engine:
     executor: Executor
     reader: Executor
     shards: Shards | None
+    hosted: Hosted | None
     reason: str
     stages: tuple[Stage, ...]
     rounds: tuple[Round, ...]
@@ -107,11 +110,14 @@ class Engine:
 
     def fresh_state(self) -> State:
         """The state before the first round, as `gathered` gives it."""
+        if self.hosted:
+            return self.hosted.first_state(self.population, self.world)
         return initial_state(self.context, self.population, self.world)
 
     def placed(self, state: State) -> State:
         """A state as `gathered` gives it, laid where `run_block` wants it."""
-        return self.shards.place(state) if self.shards else state
+        there = self.shards or self.hosted
+        return there.place(state) if there else state
 
     def gathered(self, state: State) -> State:
         """A state as `run_block` gives it, for everything else; it does not depend on the devices."""
@@ -157,7 +163,7 @@ class Engine:
         if self.context.settings.nonfinite == "stop":
             self._stop_if_broken(records, np.asarray(counts.broken), rounds)
         evaluation = self._evaluation(int(rounds[-1]), counts)
-        terms, needs = self._terms(stage, records), _program_bytes(program)
+        terms, needs = self._terms(stage, records), program_bytes(program)
         return state, Block(rounds, terms, evaluation, compiled - start, ended - compiled, needs)
 
     def predict(self, state: State, seed: int, client: int, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -185,6 +191,9 @@ class Engine:
         key = (stage, length)
         if key not in self.programs and self.shards:
             self.programs[key] = self.shards.program(self.rounds[stage], self.predictors, length, state)
+        elif key not in self.programs and self.hosted:
+            rounds, kept = self.rounds[stage], self.programs
+            self.programs[key] = self.hosted.program(rounds, self.predictors, length, self.world, kept)
         elif key not in self.programs:
             evaluator = Evaluator(self.context, self.predictors)
             if isinstance(self.executor, Debug):
@@ -279,19 +288,23 @@ def assemble(context: Context, world: World, population: Population) -> Engine:
     """
     name, reason = choose_executor(context)
     sizes = population.train_sizes()
-    executor = make_executor(name, context, sizes, _called(population))
-    reader = make_executor(name, dataclasses.replace(context, cohort=context.clients), sizes, _called(population))
-    state = state_shapes(context, world)
-    plan = executor.plans[0]
+    hosted = make_hosted(context, name, int(sizes.max())) if context.settings.client_state == "host" else None
+    if hosted:
+        executor, reader, here, seen = hosted.executor, hosted.reader, hosted.context, hosted.first_window(world).world
+    else:
+        executor = make_executor(name, context, sizes, _called(population))
+        reader = make_executor(name, dataclasses.replace(context, cohort=context.clients), sizes, _called(population))
+        here, seen = context, world
+    state, plan = state_shapes(here, seen), executor.plans[0]
     stages = stages_of(context.layout, context.spec)
     lanes = jax.ShapeDtypeStruct((plan.size,), jnp.int32)
     active = jax.ShapeDtypeStruct((plan.size,), bool)
     round_ = jax.ShapeDtypeStruct((), jnp.int32)
-    rounds = tuple(Round(context, stage.phases) for stage in stages)
-    predictors, waits = predictor_names(context, plan, world, state)
-    waits = waits.union(*(stage.check(plan, world, state) for stage in rounds))
-    division, where = choose_division(context, sizes, name, waits)
-    outcome = jax.eval_shape(rounds[0].trainer(plan).train, world, state, lanes, active, round_)
+    rounds = tuple(Round(here, stage.phases) for stage in stages)
+    predictors, waits = predictor_names(here, plan, seen, state)
+    waits = waits.union(*(stage.check(plan, seen, state) for stage in rounds))
+    division, where = (None, hosted.reason) if hosted else choose_division(context, sizes, name, waits)
+    outcome = jax.eval_shape(rounds[0].trainer(plan).train, seen, state, lanes, active, round_)
     shards = make_shards(context, world, population, division, name) if division else None
     return Engine(
         population=population,
@@ -300,6 +313,7 @@ def assemble(context: Context, world: World, population: Population) -> Engine:
         executor=shards.executor if shards else executor,
         reader=shards.reader if shards else reader,
         shards=shards,
+        hosted=hosted,
         reason=f"{reason}; {where}",
         stages=stages,
         rounds=tuple(Round(shards.context, stage.phases) for stage in stages) if shards else rounds,
@@ -310,13 +324,6 @@ def assemble(context: Context, world: World, population: Population) -> Engine:
         download=exchange(context, context.layout.modules, outcome.crowd.download, plan.size),
         labels=(context.method.name,),
     )
-
-
-def _program_bytes(program: Any) -> int:
-    if not hasattr(program, "memory_analysis") or (found := program.memory_analysis()) is None:
-        return 0
-    sizes = (found.argument_size_in_bytes, found.output_size_in_bytes, found.temp_size_in_bytes)
-    return int(sum(sizes) - found.alias_size_in_bytes)
 
 
 def _called(population: Population) -> list[str]:
