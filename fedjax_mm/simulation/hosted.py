@@ -195,7 +195,7 @@ class HostedProgram:
         broken = {name: np.zeros((self.last + 1, len(state.participated)), bool) for name in records.broken}
         for name, flags in records.broken.items():
             broken[name][:, window.lanes[window.real]] = np.asarray(flags)[:, window.real]
-        return state, records._replace(broken=broken), self._counts(world, state, jnp.int32(first + self.last))
+        return state, records._replace(broken=broken), self._counts(world, state, jnp.int32(int(first) + self.last))
 
     def memory_analysis(self) -> Any:
         """That of the program that needs most; only one runs at a time."""
