@@ -107,8 +107,15 @@ class Hosted:
             yield self.window(world, [mine] * self.context.seeds)
 
     def first_state(self, population: Population, world: World) -> State:
-        """The state before the first round, in NumPy."""
-        zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), state_shapes(self.whole, world))
+        """The state before the first round, in NumPy.
+
+        Raises:
+            UsageError: The method keeps typed keys, which NumPy does not have.
+        """
+        shapes = state_shapes(self.whole, world)
+        if any(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(shapes)):
+            raise UsageError(f"{self.whole.method.name}: with client_state=host a state holds key_data, not typed keys")
+        zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
         state: State = zeros._replace(stores=initial_stores(self.whole, population, world))
         begin = jax.jit(functools.partial(state_with, self.context))
         for window in self.windows(world):
@@ -233,7 +240,7 @@ def make_hosted(context: Context, name: str, longest: int) -> Hosted:
     if shapes > 1:
         raise UsageError(
             f"client_state=host needs clients of one shape, and these have {shapes}: give all of them the same "
-            "modalities and, under model=pool, one of encoders and one of widths; or use client_state=device"
+            "modalities and, under model=pool, one kind in encoders and one entry in widths; or use client_state=device"
         )
     if name == "debug":
         raise UsageError("client_state=host does not go with executor=debug: use another, or client_state=device")
