@@ -205,15 +205,18 @@ class HostedProgram:
         return state, records._replace(broken=broken), self._counts(world, state, jnp.int32(int(first) + self.last))
 
     def memory_analysis(self) -> Any:
-        """That of the program that needs most; only one runs at a time."""
+        """That of the program that needs most; one runs at a time, beside which the next window's rows may wait."""
         return max((self.draw, self.train, self.read), key=program_bytes).memory_analysis()
 
     def _counts(self, world: World, state: State, round_: Array) -> Any:
         """Counts of all lanes."""
         lanes, whole = len(state.participated), None
-        for window in self.hosted.windows(world):
-            here = _fetch(window, _to_read(state))
-            counts = jax.tree.map(np.asarray, self.read(jax.device_put(window.world), here, round_))
+        found = (
+            (window, self.read(jax.device_put(window.world), _fetch(window, _to_read(state)), round_))
+            for window in self.hosted.windows(world)
+        )
+        for window, counts in _one_ahead(found):
+            counts = jax.tree.map(np.asarray, counts)
             if whole is None:
                 whole = jax.tree.map(lambda leaf: np.zeros((lanes, *leaf.shape[1:]), leaf.dtype), counts)
             for into, leaf in zip(jax.tree.leaves(whole), jax.tree.leaves(counts), strict=True):
@@ -256,6 +259,15 @@ def make_hosted(context: Context, name: str, longest: int) -> Hosted:
     sizes = np.full((seeds, clients), longest)
     executor = make_executor(name, here, sizes)
     return Hosted(context, here, executor, make_executor(name, dataclasses.replace(here, cohort=clients), sizes))
+
+
+def _one_ahead(items: Iterator[Tree]) -> Iterator[Tree]:
+    """The items, each once the next is begun: the host fetches rows while the device computes."""
+    held = next(items)
+    for item in items:
+        yield held
+        held = item
+    yield held
 
 
 def _to_read(state: State) -> State:

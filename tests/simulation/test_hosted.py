@@ -89,6 +89,7 @@ def assert_equal(sim, runs):
         sim.assert_blocks_agree(a, b, 1e-9)
 
 
+@pytest.mark.slow
 def test_private_heads_client_state_and_optimisers_are_equal(sim, tmp_path, compiled):
     with jax.enable_x64(True):
         options = SMALL | {"precision": "float64", "eval_every": 1, "seeds": (0, 3), "executor": "map"}
@@ -109,6 +110,7 @@ def test_private_heads_client_state_and_optimisers_are_equal(sim, tmp_path, comp
         assert not compiled
 
 
+@pytest.mark.slow
 def test_previous_networks_and_local_statistics_are_equal(sim):
     """A block of three rounds in lockstep, whose window is not all clients."""
     with jax.enable_x64(True):
@@ -118,12 +120,14 @@ def test_previous_networks_and_local_statistics_are_equal(sim):
         assert_equal(sim, runs)
 
 
+@pytest.mark.slow
 def test_a_client_that_fails_is_named(sim):
     options = SMALL | {"participation": 6, "eval_every": 1, "client_state": "host"}
     with pytest.raises(RunError, match="of client client5"):
         sim.run(sim.make_engine(Fails(), seven(sim), **options))
 
 
+@pytest.mark.slow
 def test_what_a_program_needs_does_not_grow_with_clients(sim):
     data, needs = sim.make_data(30), {}
     for clients in (50, 400):
@@ -156,6 +160,7 @@ def test_what_does_not_go_with_it_is_refused(options, message, sim):
         sim.make_engine(fmm.methods.find("local")(), seven(sim), **SMALL | {"client_state": "host"} | options)
 
 
+@pytest.mark.slow
 def test_a_sweep_is_interrupted_and_gone_on_with(tmp_path, monkeypatch):
     """Two configurations side by side: their state is one on the host, and each has its checkpoints."""
     rng = np.random.default_rng(0)
