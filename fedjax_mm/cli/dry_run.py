@@ -41,7 +41,9 @@ def show(experiment: Experiment) -> None:
     for entry in experiment.entries:
         method = experiment.engines[entry.label]
         console.print(f"{entry.label}: executor {method.executor_name} ({method.reason})")
-    console.print(f"Data and index tables on the device: {_mebibytes(engine.population.tables)} MiB, once for all.")
+    console.print(
+        f"Data and index tables on the device: {_mebibytes(_on_device(engine.population.tables))} MiB, once for all."
+    )
     console.print(
         "Bytes are per client and round; 'a + n·b' means a, and b more for each of n rows sent (a row: one class's "
         "prototype, say). Parameters are a client's own networks, mean over clients and seeds."
@@ -85,6 +87,10 @@ def _method(engine: Engine) -> dict[str, Any]:
 def _price(exchange: Exchange) -> str:
     fixed = f"{exchange.modules.mean() + exchange.fixed:,.0f}"
     return " + ".join([fixed, *(f"n·{row:,}" for row in exchange.row)])
+
+
+def _on_device(tree: Any) -> list[jax.Array]:
+    return [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)]
 
 
 def _mebibytes(tree: Any) -> str:

@@ -143,8 +143,8 @@ Set = Annotated[
         TRAINING,
         "KEY=VALUE",
         "Any other option; repeatable. Training: encoders, pool_size, widths, dim, fusion, epochs, batch, drop_last, "
-        "optimizer, lr, momentum, weight_decay, clip, optimizer_state, statistics, nonfinite, select. Federation: "
-        "fractions, minimum, gap, missing_protocol, empty. Methods: "
+        "optimizer, lr, momentum, weight_decay, clip, optimizer_state, statistics, nonfinite, select, client_state. "
+        "Federation: fractions, minimum, gap, missing_protocol, empty. Methods: "
         "fedproto.lam=0.1 (run also takes lam=0.1); see `fedjax-mm list options`. "
         "Kinds of encoder: dnn, cnn1d, cnn2d, textcnn, resmodel, dnn_bn, mlp, sensing. Values: numbers, names, "
         "true or false, none, lists as a,b, in widths as a-b,c.",

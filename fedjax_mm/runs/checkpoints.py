@@ -63,7 +63,9 @@ def latest(folder: Path) -> int | None:
     return max(_steps(folder), default=None)
 
 
-def restore(folder: Path, *, like: Tree, fingerprint: Mapping[str, Any], last: int | None = None) -> tuple[int, Tree]:
+def restore(
+    folder: Path, *, like: Tree, fingerprint: Mapping[str, Any], last: int | None = None, hosted: bool = False
+) -> tuple[int, Tree]:
     """Reads the latest checkpoint that is intact.
 
     Args:
@@ -72,10 +74,11 @@ def restore(folder: Path, *, like: Tree, fingerprint: Mapping[str, Any], last: i
             leaf with a sharding is placed so.
         fingerprint: What `save` was given, to be compared.
         last: The last round to consider; None for any.
+        hosted: Whether arrays stay on the host.
 
     Returns:
-        The round and the state: the structure, shapes and dtypes of `like`, the bits that were saved, `jax.Array`s. A
-        damaged checkpoint is passed over for the one before it, with a warning.
+        The round and the state: the structure, shapes and dtypes of `like`, the bits that were saved, `jax.Array`s, or
+        NumPy's if they stay on the host. A damaged checkpoint is passed over for the one before it, with a warning.
 
     Raises:
         RunError: There is no intact checkpoint; or the latest intact one has another fingerprint (the keys are named),
@@ -89,7 +92,7 @@ def restore(folder: Path, *, like: Tree, fingerprint: Mapping[str, Any], last: i
             warnings.warn(f"checkpoint {path} is damaged ({error}); trying the one before it", stacklevel=2)
             continue
         _same_fingerprint(path, content["fingerprint"], fingerprint)
-        return step, _as(path, arrays, like)
+        return step, _as(path, arrays, like, hosted=hosted)
     raise RunError(f"{folder} holds no intact checkpoint")
 
 
@@ -126,7 +129,7 @@ def _read(folder: Path, step: int) -> tuple[dict[str, Any], dict[str, np.ndarray
     return content, leaves
 
 
-def _as(path: pathlib.Path, arrays: dict[str, np.ndarray], like: Tree) -> Tree:
+def _as(path: pathlib.Path, arrays: dict[str, np.ndarray], like: Tree, *, hosted: bool) -> Tree:
     """The arrays in the structure of `like`."""
     leaves = []
     for name, wanted in _named(like):
@@ -137,7 +140,7 @@ def _as(path: pathlib.Path, arrays: dict[str, np.ndarray], like: Tree) -> Tree:
         found = f"{leaf.dtype.name} {list(leaf.shape)}"
         if found != expected:
             raise RunError(f"checkpoint {path}: leaf {name}: expected {expected}, found {found}")
-        placed = jax.device_put(leaf, getattr(wanted, "sharding", None))
+        placed = leaf if hosted else jax.device_put(leaf, getattr(wanted, "sharding", None))
         if placed.dtype != leaf.dtype:
             raise RunError(f"checkpoint {path}: leaf {name}: {expected} needs jax_enable_x64")
         leaves.append(placed)

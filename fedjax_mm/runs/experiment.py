@@ -72,7 +72,8 @@ class Experiment:
         """
         engine = self.engines[entry.label]
         like = state_shapes(engine.context, engine.world)
-        return checkpoints.restore(folder, like=like, fingerprint=self.fingerprint(entry), last=last)
+        hosted = engine.hosted is not None
+        return checkpoints.restore(folder, like=like, fingerprint=self.fingerprint(entry), last=last, hosted=hosted)
 
 
 def precision(settings: Settings) -> contextlib.AbstractContextManager[Any]:
@@ -134,7 +135,7 @@ def prepare(
     engines, left_out = {}, []
     shelf = None if any(":" in entry.source for entry in entries) else shelf
     with precision(settings):
-        population = build_population(settings.seeds, federations)
+        population = build_population(settings.seeds, federations, hosted=settings.client_state == "host")
         for entry in entries:
             try:
                 own = make_settings({**given, **entry.training}, federation) if entry.training else settings

@@ -11,7 +11,7 @@ from fedjax_mm.runs import options
 from fedjax_mm.runs.entries import Entry
 from fedjax_mm.simulation.settings import Settings
 
-COMMON = ("rounds", "eval_every", "seeds", "select", "precision", "model", "executor", "devices")
+COMMON = ("rounds", "eval_every", "seeds", "select", "precision", "model", "executor", "devices", "client_state")
 """Settings that all configurations of a run share."""
 
 

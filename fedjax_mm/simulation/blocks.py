@@ -50,6 +50,14 @@ def run_rounds(
     return state, records, evaluator(reader, world, state, first + length - 1)
 
 
+def program_bytes(program: Any) -> int:
+    """What a compiled program needs on a device: arguments, results and temporaries; 0 if unknown."""
+    if not hasattr(program, "memory_analysis") or (found := program.memory_analysis()) is None:
+        return 0
+    sizes = (found.argument_size_in_bytes, found.output_size_in_bytes, found.temp_size_in_bytes)
+    return int(sum(sizes) - found.alias_size_in_bytes)
+
+
 class DebugProgram:
     """The same as a Python loop over rounds and clients, each step jitted alone; called like a compiled program."""
 

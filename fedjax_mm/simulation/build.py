@@ -78,6 +78,7 @@ def build_world(context: Context, population: Population) -> World:
         UsageError: One of these numbers is too large or too small for the run's precision.
     """
     dtype, seeds = context.settings.dtype, context.seeds
+    laid: Any = np.asarray if context.settings.client_state == "host" else jnp.asarray
 
     def held(number: float) -> Array:
         with np.errstate(over="ignore", under="ignore"):
@@ -92,7 +93,7 @@ def build_world(context: Context, population: Population) -> World:
     default = optimiser(context.settings)
     return World(
         tables=population.tables,
-        rows={name: {part: jnp.asarray(store.rows[part]) for part in ROWS} for name, store in context.stores.items()},
+        rows={name: {part: laid(store.rows[part]) for part in ROWS} for name, store in context.stores.items()},
         keys=seed_keys(population.seeds),
         method=spread(context.method),
         optimisers=spread(dict(context.method.optimisers(default, context.layout))),
@@ -101,19 +102,25 @@ def build_world(context: Context, population: Population) -> World:
 
 def initial_state(context: Context, population: Population, world: World) -> State:
     """The state before the first round."""
-    values = {
+    return state_with(context, world, jax.device_put(initial_stores(context, population, world)))
+
+
+def initial_stores(context: Context, population: Population, world: World) -> Slots:
+    """The networks before the first round, in NumPy."""
+    return {
         name: initial_values(store, population, world.keys, context.settings) for name, store in context.stores.items()
     }
-    return _state_with(context, world, values)
 
 
 def state_shapes(context: Context, world: World) -> State:
     """Shapes and dtypes of the state, without computing it."""
     values = {name: value_shapes(store, context.settings) for name, store in context.stores.items()}
-    return jax.eval_shape(lambda world, values: _state_with(context, world, values), world, values)
+    return jax.eval_shape(lambda world, values: state_with(context, world, values), world, values)
 
 
-def _state_with(context: Context, world: World, stores: Slots) -> State:
+def state_with(context: Context, world: World, stores: Slots) -> State:
+    """The state before the first round, from the networks; can be compiled."""
+
     def client(method: Method, key: Array, info: Any) -> Tree:
         return method.init_client(derive(key, "client state", info.id), info)
 

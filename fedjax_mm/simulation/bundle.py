@@ -38,7 +38,8 @@ class Bundle:
         """The engine's state as `Engine.run_block` wants it, from each one's as `Engine.gathered` gives it."""
         if self.maps is None:
             return self.engine.placed(states[0])
-        stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *states)
+        stack = np.stack if self.engine.hosted else jnp.stack
+        stacked = jax.tree.map(lambda *leaves: stack(leaves), *states)
         return self.engine.placed(map_rows(lambda leaf, rows: leaf[rows.device, rows.row], self.maps, stacked))
 
     def split(self, state: State) -> list[State]:

@@ -16,14 +16,15 @@ from fedjax_mm.methods.method import Method, stages_of
 from fedjax_mm.metrics.evaluation import Evaluation
 from fedjax_mm.metrics.subsets import sparse
 from fedjax_mm.process import garbage_kept
-from fedjax_mm.simulation.blocks import DebugProgram, run_rounds
-from fedjax_mm.simulation.build import build_context, build_world, initial_state, state_shapes
+from fedjax_mm.simulation.blocks import DebugProgram, program_bytes, run_rounds
+from fedjax_mm.simulation.build import build_context, build_world, initial_state
 from fedjax_mm.simulation.compiled import compile_block
 from fedjax_mm.simulation.context import Context, State, World
 from fedjax_mm.simulation.costs import Exchange
 from fedjax_mm.simulation.evaluate import Counts, Evaluator
 from fedjax_mm.simulation.executors import Debug, Executor
 from fedjax_mm.simulation.facts import find_facts, from_json
+from fedjax_mm.simulation.hosted import Hosted, make_hosted
 from fedjax_mm.simulation.placement import choose_division, choose_executor, make_executor
 from fedjax_mm.simulation.population import Population
 from fedjax_mm.simulation.prediction import scores_of
@@ -67,6 +68,7 @@ class Engine:
         executor: How lanes are trained; on several devices, each device's.
         reader: How lanes are evaluated.
         shards: The same divided among devices, if it is.
+        hosted: How it runs with clients' state on the host, if it does.
         reason: Why this executor and these devices.
         labels: Configurations trained side by side, each with as many of the seeds; one, the method's name, by default.
         stages: The method's stages, with their lengths.
@@ -74,7 +76,7 @@ class Engine:
         predictors: The method's predictors, the primary one first.
         upload: Price list of the way up, by stage: only what the stage trains is sent.
         download: Price list of the way down.
-        programs: Compiled programs by (stage, block length).
+        programs: Compiled programs by (stage, block length), and parts they share.
         sizes: What each of them needs on a device, in bytes.
         shelf: Where traced programs are kept, if they are.
         mark: What all of them are made of, for the shelf.
@@ -86,6 +88,7 @@ class Engine:
     executor: Executor
     reader: Executor
     shards: Shards | None
+    hosted: Hosted | None
     reason: str
     stages: tuple[Stage, ...]
     rounds: tuple[Round, ...]
@@ -116,11 +119,14 @@ class Engine:
 
     def fresh_state(self) -> State:
         """The state before the first round, as `gathered` gives it."""
+        if self.hosted:
+            return self.hosted.first_state(self.population, self.world)
         return initial_state(self.context, self.population, self.world)
 
     def placed(self, state: State) -> State:
         """A state as `gathered` gives it, laid where `run_block` wants it."""
-        return self.shards.place(state) if self.shards else state
+        there = self.shards or self.hosted
+        return there.place(state) if there else state
 
     def gathered(self, state: State) -> State:
         """A state as `run_block` gives it, for everything else; it does not depend on the devices."""
@@ -199,31 +205,29 @@ class Engine:
 
     def _program(self, stage: int, length: int, state: State) -> Any:
         key = (stage, length)
-        if key in self.programs:
-            return self.programs[key]
-        evaluator = Evaluator(self.context, self.predictors)
-        if isinstance(self.executor, Debug):
-            program = DebugProgram(self.executor, self.reader, self.rounds[stage], evaluator, length)
-            self.programs[key], self.sizes[key] = program, 0
-            return program
-        function, options, world = (
-            functools.partial(run_rounds, self.executor, self.reader, self.rounds[stage], evaluator, length),
-            None,
-            self.world,
-        )
-        if self.shards:
-            function, options = self.shards.function(self.rounds[stage], self.predictors, length)
-            world = self.shards.world
-        shelf, mark = self.shelf, ""
-        if shelf is not None:
-            mark = shelf.mark(self.mark, shapes_of((world, state)), repr((key, options)), self._lanes())
-        self.programs[key], program = compile_block(function, world, state, options, shelf, mark)
-        self.sizes[key] = _program_bytes(program)
+        if key not in self.programs:
+            self.programs[key], program = self._compiled(stage, length, state)
+            self.sizes[key] = program_bytes(program)
         return self.programs[key]
 
-    def _lanes(self) -> np.ndarray:
-        """Which lanes each device has; empty on one device."""
-        return self.shards.division.lanes * 2 + self.shards.division.real if self.shards else np.zeros(0)
+    def _compiled(self, stage: int, length: int, state: State) -> tuple[Any, Any]:
+        """What runs a block, and what knows its size."""
+        rounds, evaluator = self.rounds[stage], Evaluator(self.context, self.predictors)
+        if self.hosted:
+            program = self.hosted.program(rounds, self.predictors, length, self.world, self.programs)
+            return program, program
+        if isinstance(self.executor, Debug):
+            program = DebugProgram(self.executor, self.reader, rounds, evaluator, length)
+            return program, program
+        function: Any = functools.partial(run_rounds, self.executor, self.reader, rounds, evaluator, length)
+        options, world, lanes = None, self.world, ()
+        if self.shards:
+            function, options = self.shards.function(rounds, self.predictors, length)
+            world, lanes = self.shards.world, (self.shards.division.lanes, self.shards.division.real)
+        mark = ""
+        if self.shelf is not None:
+            mark = self.shelf.mark(self.mark, shapes_of((world, state)), repr((stage, length, options)), *lanes)
+        return compile_block(function, world, state, options, self.shelf, mark)
 
     def _stop_if_broken(self, records: Record, scores: np.ndarray, rounds: np.ndarray) -> None:
         clients = [(*map(int, np.argwhere(flags)[0]), name) for name, flags in records.broken.items() if flags.any()]
@@ -314,19 +318,24 @@ def assemble(context: Context, world: World, population: Population, shelf: Shel
     """
     name, reason = choose_executor(context)
     sizes = population.train_sizes()
-    executor = make_executor(name, context, sizes, _called(population))
-    reader = make_executor(name, dataclasses.replace(context, cohort=context.clients), sizes, _called(population))
+    hosted = make_hosted(context, name, int(sizes.max())) if context.settings.client_state == "host" else None
+    if hosted:
+        executor, reader, here, seen = hosted.executor, hosted.reader, hosted.context, hosted.first_window(world).world
+    else:
+        executor = make_executor(name, context, sizes, _called(population))
+        reader = make_executor(name, dataclasses.replace(context, cohort=context.clients), sizes, _called(population))
+        here, seen = context, world
     plan = executor.plans[0]
     stages = stages_of(context.layout, context.spec)
-    rounds = tuple(Round(context, stage.phases) for stage in stages)
-    shelf = shelf if shelf is not None and serves(context) and name != "debug" else None
+    rounds = tuple(Round(here, stage.phases) for stage in stages)
+    shelf = shelf if serves(context) and name != "debug" and not hosted else None
     mark = shelf.mark(*ingredients(context, world, sizes, name)) if shelf else ""
 
     def find() -> Mapping[str, Any]:
-        return find_facts(context, plan, world, state_shapes(context, world), rounds).as_json()
+        return find_facts(context, here, plan, seen, rounds).as_json()
 
     facts = from_json(shelf.facts(mark, find) if shelf else find())
-    division, where = choose_division(context, sizes, name, facts.waits)
+    division, where = (None, hosted.reason) if hosted else choose_division(context, sizes, name, facts.waits)
     shards = make_shards(context, world, population, division, name) if division else None
     return Engine(
         population=population,
@@ -335,6 +344,7 @@ def assemble(context: Context, world: World, population: Population, shelf: Shel
         executor=shards.executor if shards else executor,
         reader=shards.reader if shards else reader,
         shards=shards,
+        hosted=hosted,
         reason=f"{reason}; {where}",
         stages=stages,
         rounds=tuple(Round(shards.context, stage.phases) for stage in stages) if shards else rounds,
@@ -345,13 +355,6 @@ def assemble(context: Context, world: World, population: Population, shelf: Shel
         shelf=shelf,
         mark=mark,
     )
-
-
-def _program_bytes(program: Any) -> int:
-    if not hasattr(program, "memory_analysis") or (found := program.memory_analysis()) is None:
-        return 0
-    sizes = (found.argument_size_in_bytes, found.output_size_in_bytes, found.temp_size_in_bytes)
-    return int(sum(sizes) - found.alias_size_in_bytes)
 
 
 def _called(population: Population) -> list[str]:

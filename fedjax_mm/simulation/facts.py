@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_mm.simulation.context import Context, State, World
+from fedjax_mm.simulation.build import state_shapes
+from fedjax_mm.simulation.context import Context, World
 from fedjax_mm.simulation.costs import Exchange, exchange
 from fedjax_mm.simulation.plans import Plan
 from fedjax_mm.simulation.prediction import predictor_names
@@ -51,15 +52,15 @@ def from_json(content: Mapping[str, Any]) -> Facts:
     )
 
 
-def find_facts(context: Context, plan: Plan, world: World, state: State, rounds: Sequence[Round]) -> Facts:
+def find_facts(context: Context, here: Context, plan: Plan, world: World, rounds: Sequence[Round]) -> Facts:
     """Traces prediction and a round of each stage on shapes alone.
 
     Args:
-        context: The context.
-        plan: A plan of some of its lanes.
-        world: The world.
-        state: Shapes of the state.
-        rounds: The rounds of each stage.
+        context: The context of all lanes.
+        here: The context of those on the device.
+        plan: A plan of some of these.
+        world: Their world.
+        rounds: Their rounds of each stage.
 
     Returns:
         The facts.
@@ -67,7 +68,8 @@ def find_facts(context: Context, plan: Plan, world: World, state: State, rounds:
     Raises:
         UsageError: What the method returns does not fit.
     """
-    predictors, waits = predictor_names(context, plan, world, state)
+    state = state_shapes(here, world)
+    predictors, waits = predictor_names(here, plan, world, state)
     waits = waits.union(*(stage.check(plan, world, state) for stage in rounds))
     lanes = jax.ShapeDtypeStruct((plan.size,), jnp.int32)
     active, round_ = jax.ShapeDtypeStruct((plan.size,), bool), jax.ShapeDtypeStruct((), jnp.int32)

@@ -86,12 +86,13 @@ class Population:
         return np.stack([federation.train.sizes for federation in self.federations])
 
 
-def build_population(seeds: Sequence[int], federations: Sequence[Federation]) -> Population:
+def build_population(seeds: Sequence[int], federations: Sequence[Federation], *, hosted: bool = False) -> Population:
     """Puts data and index tables on the device, each once.
 
     Args:
         seeds: The S seeds.
         federations: One per seed, over the same data and the same number of clients; the same object may repeat.
+        hosted: Whether the tables that have a row per client or lane stay on the host, in NumPy.
 
     Returns:
         The population.
@@ -109,21 +110,66 @@ def build_population(seeds: Sequence[int], federations: Sequence[Federation]) ->
     readable = np.any([federation.observed for federation in distinct], axis=0)
     standard = {m: _standardisation(distinct, i) for i, m in enumerate(data.modalities) if not is_text(data.inputs[m])}
     evaluated, evaluated_n = _evaluation_rows(distinct, data.size)
+    by_client = ClientTables(
+        _padded([f.train.rows for f in distinct], data.size), evaluated, evaluated_n, _infos(distinct)
+    )
+    lanes = {
+        "seed": np.repeat(np.arange(len(seeds), dtype=np.int32), clients),
+        "member": np.concatenate([f * clients + np.arange(clients) for f in which]).astype(np.int32),
+    }
+    own = by_client._asdict() | lanes
     tables = Tables(
         inputs={m: _readable(data.inputs[m], readable[:, i]) for i, m in enumerate(data.modalities)},
         shift={m: jnp.asarray(shift) for m, (shift, _) in standard.items()},
         scale={m: jnp.asarray(scale) for m, (_, scale) in standard.items()},
         labels=jnp.asarray(np.append(data.labels, 0), jnp.int32),
         observed=jnp.asarray([np.vstack([f.observed, np.zeros_like(f.observed[:1])]) for f in distinct]),
-        train=jnp.asarray(_padded([f.train.rows for f in distinct], data.size)),
-        evaluated=jnp.asarray(evaluated),
         part=jnp.asarray(_parts(distinct, data.size)),
-        evaluated_n=jnp.asarray(evaluated_n),
-        info=_infos(distinct),
-        seed=jnp.asarray(np.repeat(np.arange(len(seeds)), clients), jnp.int32),
-        member=jnp.asarray(np.concatenate([f * clients + np.arange(clients) for f in which]), jnp.int32),
+        **(own if hosted else jax.tree.map(jnp.asarray, own)),
     )
     return Population(tuple(seeds), tuple(federations), tables)
+
+
+class ClientTables(NamedTuple):
+    """The tables with a row per client, fields of `Tables`."""
+
+    train: Any
+    evaluated: Any
+    evaluated_n: Any
+    info: Info
+
+
+def pick_clients(tables: Tables, rows: np.ndarray, real: np.ndarray) -> ClientTables:
+    """Some rows of the tables with a row per client.
+
+    Args:
+        tables: The tables, of F federations of K clients.
+        rows: The rows, int `[...]`.
+        real: False for padding, which has no samples and the id K, bool `[...]`.
+
+    Returns:
+        NumPy leaves `[..., *]`.
+    """
+    nobody, everyone = tables.labels.shape[0] - 1, tables.train.shape[0] // tables.observed.shape[0]
+
+    def pick(table: Any, filler: int) -> np.ndarray:
+        table = np.asarray(table)[rows]
+        return np.where(real.reshape(real.shape + (1,) * (table.ndim - real.ndim)), table, filler).astype(table.dtype)
+
+    info = tables.info
+    return ClientTables(
+        train=pick(tables.train, nobody),
+        evaluated=pick(tables.evaluated, nobody),
+        evaluated_n=pick(tables.evaluated_n, 0),
+        info=info._replace(
+            id=pick(info.id, everyone),
+            task=pick(info.task, 0),
+            modalities=np.asarray(info.modalities)[rows],
+            counts=pick(info.counts, 0),
+            n=pick(info.n, 0),
+            n_m=pick(info.n_m, 0),
+        ),
+    )
 
 
 def federation_of(tables: Tables, member: Array) -> Array:
@@ -224,11 +270,12 @@ def _infos(distinct: Sequence[Federation]) -> Info:
             rows = federation.train.of(client)
             counts.append(np.bincount(data.labels[rows], minlength=len(data.classes)))
             n_m.append((federation.observed[rows] & federation.holds[client]).sum(axis=0))
-    return Info(
-        id=jnp.asarray(np.tile(np.arange(clients), len(distinct)), jnp.int32),
-        task=jnp.zeros(clients * len(distinct), jnp.int32),
-        modalities=jnp.asarray(np.concatenate([f.holds for f in distinct])),
-        counts=jnp.asarray(np.stack(counts), jnp.int32),
-        n=jnp.asarray(np.concatenate([f.train.sizes for f in distinct]), jnp.int32),
-        n_m=jnp.asarray(np.stack(n_m), jnp.int32),
-    )
+    found: dict[str, Any] = {
+        "id": np.tile(np.arange(clients, dtype=np.int32), len(distinct)),
+        "task": np.zeros(clients * len(distinct), np.int32),
+        "modalities": np.concatenate([f.holds for f in distinct]),
+        "counts": np.stack(counts).astype(np.int32),
+        "n": np.concatenate([f.train.sizes for f in distinct]).astype(np.int32),
+        "n_m": np.stack(n_m).astype(np.int32),
+    }
+    return Info(**found)

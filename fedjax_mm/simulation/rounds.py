@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -64,21 +65,30 @@ class Record(NamedTuple):
     received_rows: list[Array]
 
 
-def draw_cohort(context: Context, world: World, round_: Array) -> Cohort:
-    """Draws, for every seed, `context.cohort` clients without replacement."""
-    seeds, everyone, size = context.seeds, context.everyone, context.cohort
+def draw_clients(context: Context, keys: Array, round_: Array) -> Array:
+    """Draws, for every seed, `context.cohort` clients without replacement: ids, ascending, int32 `[S, cohort]`."""
+    everyone, size = context.everyone, context.cohort
 
     def draw(key: Array) -> Array:
         scores = jax.random.uniform(derive(key, "cohort", round_), (everyone,), jnp.float32)
         return jnp.sort(jnp.argsort(scores)[:size]).astype(jnp.int32)
 
-    all_of_them = jnp.broadcast_to(jnp.arange(everyone, dtype=jnp.int32), (seeds, everyone))
-    chosen = all_of_them if size == everyone else jax.vmap(draw)(world.keys)
+    if size == everyone:
+        return jnp.broadcast_to(jnp.arange(everyone, dtype=jnp.int32), (context.seeds, everyone))
+    return jax.vmap(draw)(keys)
+
+
+def draw_cohort(context: Context, world: World, round_: Array, drawn: Array | None = None) -> Cohort:
+    """The cohort of a round; `drawn` is what `draw_clients` gave, if it is known already."""
+    seeds, size = context.seeds, context.cohort
+    chosen = draw_clients(context, world.keys, round_) if drawn is None else drawn
     nowhere = seeds * size
     order = jnp.arange(nowhere, dtype=jnp.int32).reshape(seeds, size)
-    by_id = jax.vmap(lambda ids, places: jnp.full(everyone + 1, nowhere, jnp.int32).at[ids].set(places))(chosen, order)
     ids = world.tables.info.id[world.tables.member].reshape(seeds, context.clients)
-    position = jnp.take_along_axis(by_id, ids, axis=1)
+    # Nothing here is as long as the federation: its clients may be many more than those that are lanes.
+    place = jnp.minimum(jax.vmap(partial(jnp.searchsorted, method="scan_unrolled"))(chosen, ids), size - 1)
+    found = jnp.take_along_axis(chosen, place, axis=1) == ids
+    position = jnp.where(found, jnp.take_along_axis(order, place, axis=1), nowhere)
     active = position < nowhere
     most = min(size, context.clients)
     first = jnp.argsort(~active, axis=1, stable=True)[:, :most].astype(jnp.int32)
@@ -110,9 +120,11 @@ class Round:
         """Local training of a plan's lanes."""
         return self.trainers.setdefault(plan, Trainer(self.context, plan, self.phases))
 
-    def __call__(self, executor: Executor, world: World, state: State, round_: Array) -> tuple[State, Record]:
-        """One round, inside a compiled program."""
-        cohort, progress = self.open(executor.plans[0], world, state, round_)
+    def __call__(
+        self, executor: Executor, world: World, state: State, round_: Array, drawn: Array | None = None
+    ) -> tuple[State, Record]:
+        """One round, inside a compiled program; `drawn` as for `draw_cohort`."""
+        cohort, progress = self.open(executor.plans[0], world, state, round_, drawn)
 
         def advance(plan: Plan, progress: Progress, lanes: Array, active: Array) -> Progress:
             return self.advance(plan, world, cohort, progress, lanes, active)
@@ -120,9 +132,11 @@ class Round:
         progress = executor(advance, progress, cohort.lanes, cohort.active)
         return self.closing(world, cohort, combine(progress, self.context.axis))
 
-    def open(self, plan: Plan, world: World, state: State, round_: Array) -> tuple[Cohort, Progress]:
+    def open(
+        self, plan: Plan, world: World, state: State, round_: Array, drawn: Array | None = None
+    ) -> tuple[Cohort, Progress]:
         """Draws the cohort and sets up the sums."""
-        cohort = draw_cohort(self.context, world, round_)
+        cohort = draw_cohort(self.context, world, round_, drawn)
         nobody = jnp.zeros(plan.size, bool)
         shapes = jax.eval_shape(
             self.trainer(plan).train, world, state, jnp.zeros(plan.size, jnp.int32), nobody, cohort.round

@@ -55,6 +55,8 @@ class Settings:
         executor: How lanes are run: `auto`, `vmap`, `map`, `lockstep`, `chunk:N` (N lanes of one shape at a time) or
             `debug`.
         devices: The most devices to divide lanes among, at least 1; None for all there are.
+        client_state: Where clients' own networks and states are between blocks of rounds: `device`, or `host`, from
+            where those of the next cohorts are fetched. `host` needs clients of one shape.
         precision: `float32` or `float64`.
     """
 
@@ -82,6 +84,7 @@ class Settings:
     select: str | None = None
     executor: str = "auto"
     devices: int | None = None
+    client_state: str = "device"
     precision: str = "float32"
 
     def resolved(self, partition: str, clients: int) -> "Settings":
@@ -138,6 +141,7 @@ def _check_names(settings: Settings) -> None:
     choose("selection metric", settings.select or "", ("accuracy", "macro_f1"))
     if not CHUNK.fullmatch(settings.executor):
         choose("executor", settings.executor, (*EXECUTORS, "chunk:N"))
+    choose("client_state", settings.client_state, ("device", "host"))
     choose("precision", settings.precision, PRECISIONS)
     if settings.statistics is not None:
         choose("statistics rule", settings.statistics, ("average", "local"))

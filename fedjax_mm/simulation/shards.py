@@ -16,7 +16,7 @@ from fedjax_mm.simulation.division import Division
 from fedjax_mm.simulation.evaluate import Counts, Evaluator
 from fedjax_mm.simulation.executors import Executor
 from fedjax_mm.simulation.placement import make_executor
-from fedjax_mm.simulation.population import Population, Tables
+from fedjax_mm.simulation.population import ClientTables, Population, Tables, pick_clients
 from fedjax_mm.simulation.rounds import Record, Round
 from fedjax_mm.simulation.rowmaps import RowMap, map_rows, row_maps
 from fedjax_mm.simulation.stores import Store, restrict
@@ -218,7 +218,7 @@ def place_world(mesh: Mesh, parts: World, world: World, division: Division, stor
 def _parts(division: Division) -> World:
     named = dict.fromkeys(Tables._fields, ALL) | {"seed": EACH, "member": EACH}
     if division.by == "clients":
-        named |= dict.fromkeys(("train", "evaluated", "evaluated_n", "info"), EACH)
+        named |= dict.fromkeys(ClientTables._fields, EACH)
     return World(Tables(**named), rows=ALL, keys=EACH, method=EACH, optimisers=EACH)  # pyright: ignore[reportArgumentType]
 
 
@@ -233,29 +233,9 @@ def _clients_of(tables: Any, division: Division) -> dict[str, Any]:
     clients, real = division.lanes[:, :here] % everyone, division.real[:, :here]
     rows = (np.arange(federations)[None, :, None] * everyone + clients[:, None]).reshape(division.devices, -1)
     real = np.tile(real, (1, federations))
-
-    def pick(table: Any, filler: int) -> np.ndarray:
-        table = np.asarray(table)[rows]
-        return np.where(real.reshape(real.shape + (1,) * (table.ndim - 2)), table, filler).astype(table.dtype)
-
-    nobody = tables.labels.shape[0] - 1
     federation = np.asarray(tables.member).reshape(seeds, everyone)[:, 0] // everyone
     member = (federation[:, None] * here + np.arange(here)).reshape(-1).astype(np.int32)
-    info = tables.info
-    return {
-        "train": pick(tables.train, nobody),
-        "evaluated": pick(tables.evaluated, nobody),
-        "evaluated_n": pick(tables.evaluated_n, 0),
-        "info": info._replace(
-            id=pick(info.id, everyone),
-            task=pick(info.task, 0),
-            modalities=np.asarray(info.modalities)[rows],
-            counts=pick(info.counts, 0),
-            n=pick(info.n, 0),
-            n_m=pick(info.n_m, 0),
-        ),
-        "member": np.tile(member, (division.devices, 1)),
-    }
+    return pick_clients(tables, rows, real)._asdict() | {"member": np.tile(member, (division.devices, 1))}
 
 
 def _map_parts(function: Any, parts: World, world: World) -> World:

@@ -158,7 +158,7 @@ def initial_values(store: Store, population: Population, keys: Array, settings: 
         settings: Resolved settings.
 
     Returns:
-        Per bucket `{"params": tree, "statistics": tree}`, leaves `[rows, ...]`.
+        Per bucket `{"params": tree, "statistics": tree}`, NumPy leaves `[rows, ...]` of their own.
     """
     own, width = store.module.network is None and settings.model == "pool", store.network.shape[1]
     asked, copies_of = [], []
@@ -197,7 +197,7 @@ def initial_values(store: Store, population: Population, keys: Array, settings: 
                 "statistics": jax.tree.map(lambda leaf, n=count: np.repeat(np.asarray(leaf)[None], n, 0), statistics),
             }
         )
-    return jax.device_put(values)
+    return values
 
 
 def value_shapes(store: Store, settings: Settings) -> list[Tree]:
