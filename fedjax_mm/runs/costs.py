@@ -44,7 +44,8 @@ def fixed_costs(engine: Engine) -> dict[str, float]:
 
     Returns:
         `parameters_per_client`: mean over clients and seeds of all networks a client runs. `flops_per_round_estimate`:
-        local training of one seed's cohort, a backward pass counted as two forward ones (`forward_operations`).
+        local training of one seed's cohort as the method defines it, a backward pass counted as two forward ones
+        (`forward_operations`); what is computed may be less, where first layers are trained in the span of samples.
         `samples_per_round`: training samples that one seed's cohort goes through, epochs counted, on average.
         `padding_share`: the share in [0, 1] of the batch positions computed in local training that hold no sample.
     """
