@@ -22,7 +22,6 @@ import jax
 import numpy as np
 from jax import export
 
-import fedjax_mm
 from fedjax_mm.simulation.context import Context
 from fedjax_mm.simulation.settings import structure
 
@@ -141,7 +140,7 @@ def _described(array: Any) -> bytes:
 
 def _tracer() -> str:
     """Digest of everything outside a simulation that could change what is traced."""
-    root = pathlib.Path(fedjax_mm.__file__).parent
+    root = pathlib.Path(__file__).parents[1]
     total = hashlib.sha256(sys.version.encode())
     for path in sorted(root.rglob("*.py")):
         total.update(f"{path.relative_to(root)} ".encode() + path.read_bytes())
