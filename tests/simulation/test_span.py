@@ -135,3 +135,5 @@ def test_it_pays_for_wide_inputs_of_few_samples():
     assert not pays(784, 128, 6000, batch=10, epochs=2)
     # A single pass in a single batch reads each kernel once as it is.
     assert not pays(784, 128, 80, batch=80, epochs=1)
+    # No batch is larger than all samples are.
+    assert not pays(784, 128, 80, batch=1000, epochs=1)
