@@ -37,7 +37,8 @@ class CNN1D(nnx.Module):
             Convolution((WINDOW_1D,), CHANNELS if position else before, CHANNELS, dtype=dtype, rngs=rngs)
             for position in range(len(widths))
         )
-        self.dense = DNN(min(length, POSITIONS) * CHANNELS, widths, dim, dtype=dtype, rngs=rngs)
+        features = min(length, POSITIONS) * CHANNELS if widths else length * before
+        self.dense = DNN(features, widths, dim, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: Array, *, mask: Array, key: Array, train: bool) -> Array:
         """Features `[B, d]` of inputs `[B, *shape]`."""
@@ -83,7 +84,7 @@ class CNN2D(nnx.Module):
             for position in range(len(widths))
         )
         shrink = math.prod(self.strides)
-        features = math.prod(-(-side // shrink) for side in shape[:2]) * CHANNELS
+        features = math.prod(-(-side // shrink) for side in shape[:2]) * (CHANNELS if widths else before)
         self.dense = DNN(features, widths, dim, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: Array, *, mask: Array, key: Array, train: bool) -> Array:

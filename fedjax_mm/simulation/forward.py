@@ -210,8 +210,10 @@ def _encode_layers(
     def enter(piece: Piece, kernel: Array) -> Array:
         number = layers[piece.stack][0]
         span = crowd.spans[number] if crowd.spans else None
-        if span is None or places is None:
+        if span is None:
             return product(inputs_of(piece.segments, partial(read_slots, context, world, crowd, batch)), kernel)
+        # As many samples as inputs, and D would pass for a kernel.
+        assert places is not None, "a crowd with spans needs the places of its batch"
         return outputs_at(span, view, kernel, places[piece.slots % lanes])
 
     return run_layers(

@@ -87,9 +87,12 @@ class Shelf:
         with contextlib.suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=self.folder)
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            pathlib.Path(name).replace(path)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(content)
+                pathlib.Path(name).replace(path)
+            finally:
+                pathlib.Path(name).unlink(missing_ok=True)
 
 
 def open_shelf() -> Shelf | None:

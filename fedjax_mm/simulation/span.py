@@ -32,7 +32,8 @@ class Span(NamedTuple):
 
 def pays(inputs: int, outputs: int, samples: int, *, batch: int, epochs: int) -> bool:
     """Whether a first layer is trained faster in the span of its samples; `samples` of them are trained on a round."""
-    steps = epochs * -(-samples // batch)
+    batch = min(batch, samples)
+    steps = epochs * -(-samples // max(batch, 1))
     once = (4 * outputs + 2 * samples) * samples * inputs
 
     def stepping(rows: int) -> int:

@@ -184,6 +184,16 @@ def test_padding_contributes_nothing_however_the_vectors_are(fresh):
     np.testing.assert_array_equal(jax.grad(lambda v: jnp.sum(out(v)))(params["vectors"]), 0)
 
 
+@pytest.mark.parametrize("kind, shape", [("cnn1d", (7,)), ("cnn1d", (20, 2)), ("cnn2d", (4, 3)), ("cnn2d", (9, 9, 2))])
+def test_without_widths_convolutional_encoders_are_linear(kind, shape):
+    spec = EncoderSpec(kind, shape, (), 3)
+    params, statistics = init(spec, jax.random.key(1), DTYPE)
+    x = np.random.default_rng(0).normal(size=(5, *shape))
+    y, _ = apply(spec, params, statistics, x, mask=jnp.ones(5, bool), train=True, **OPTIONS)
+    layer = params["dense"]["last"]
+    np.testing.assert_allclose(y, x.reshape(5, -1) @ layer["kernel"] + layer["bias"], atol=1e-12)
+
+
 def test_embeddings_start_like_standardised_inputs():
     vectors = init(EncoderSpec("dnn", (4,), (6,), 3, vocabulary=512), jax.random.key(0), DTYPE)[0]["vectors"]
     assert vectors.shape == (511, 32)

@@ -161,6 +161,15 @@ def test_a_folder_that_cannot_be_written_is_no_error(place):
     np.testing.assert_array_equal(place.program("double", lambda: double(2)).call(jnp.ones(2)), [2, 2])
 
 
+def test_what_cannot_be_finished_leaves_nothing_behind(place, monkeypatch):
+    def full(self, target):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(shelf.pathlib.Path, "replace", full)
+    assert place.facts("facts", lambda: {"a": 1}) == {"a": 1}
+    assert list(place.folder.iterdir()) == []
+
+
 def test_users_own_methods_are_traced_each_time(sim, place):
     assert build(sim, place, method=Own()).shelf is None
     entries = make_entries(["fedavg", Own])

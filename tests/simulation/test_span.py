@@ -14,6 +14,7 @@ from fedjax_mm.methods.fedprox import FedProx
 from fedjax_mm.methods.mfedpba import MFedPBA
 from fedjax_mm.methods.moon import Moon
 from fedjax_mm.simulation import narrow
+from fedjax_mm.simulation.forward import gather_crowd, read, see
 from fedjax_mm.simulation.span import Span, gram, kernel_of, outputs_at, pays
 
 STREAM = {"batch": 4, "widths": ((3,), (), (2, 3)), "encoders": ("dnn", "mlp")}
@@ -135,3 +136,20 @@ def test_it_pays_for_wide_inputs_of_few_samples():
     assert not pays(784, 128, 6000, batch=10, epochs=2)
     # A single pass in a single batch reads each kernel once as it is.
     assert not pays(784, 128, 80, batch=80, epochs=1)
+    # No batch is larger than all samples are.
+    assert not pays(784, 128, 80, batch=1000, epochs=1)
+
+
+def test_a_batch_without_places_is_refused(sim, monkeypatch):
+    """As wide as it has samples: coefficients have the shape of kernels, and would pass for them."""
+    monkeypatch.setattr(narrow, "pays", lambda *a, **k: True)
+    engine = sim.make_engine(FedAvg(), sim.alike(sim.make_data(sizes={"a": 9, "b": 9, "c": 9})), model="shared")
+    context, world, state, (rounds,) = engine.context, engine.world, engine.initial_state(), engine.rounds
+    plan, lanes = engine.executor.plans[0], jnp.arange(3)
+    crowd, start = gather_crowd(context, plan, world, state, lanes, lanes >= 0, jnp.int32(1))
+    narrowing, _ = rounds.trainer(plan)._trained(world)
+    crowd, inside = narrowing.enter(context, world, crowd, start)
+    batch = read(world, crowd, world.tables.train[crowd.member])
+    assert inside["encoders"][0]["params"]["kernel"].shape[1] == 9
+    with pytest.raises(AssertionError, match="places"):
+        see(context, narrowing.plan, world, crowd, inside, batch, crowd.keys, train=False)
