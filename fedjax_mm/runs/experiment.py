@@ -133,6 +133,7 @@ def prepare(
     federations = tuple(_of_seed(federation, seed) if each else federation for seed in settings.seeds)
     entries, changes = suited(entries, settings.model or "")
     engines, left_out = {}, []
+    # A user's module may change the package when it is imported.
     shelf = None if any(":" in entry.source for entry in entries) else shelf
     with precision(settings):
         population = build_population(settings.seeds, federations, hosted=settings.client_state == "host")

@@ -55,13 +55,13 @@ class Trainer:
         context: The context.
         plan: The plan.
         phases: The stage's phases.
-        ways: How the plan is trained, by the number of samples a client has room for; made when first asked for.
+        ways: How the plan is trained; made when first asked for.
     """
 
     context: Context
     plan: Plan
     phases: tuple[Phase, ...]
-    ways: dict[int, tuple[Narrowing, list[Steps]]] = dataclasses.field(default_factory=dict)
+    ways: list[tuple[Narrowing, list[Steps]]] = dataclasses.field(default_factory=list)
 
     @functools.cached_property
     def train(self) -> Callable[[World, State, Array, Array, Array], Outcome]:
@@ -70,12 +70,11 @@ class Trainer:
 
     def _trained(self, world: World) -> tuple[Narrowing, list[Steps]]:
         """How the plan is trained, and its phases; shapes alone decide."""
-        samples = world.tables.train.shape[1]
-        if samples not in self.ways:
-            narrowing = narrow(self.context, self.plan, self.phases, world.optimisers, samples)
+        if not self.ways:
+            narrowing = narrow(self.context, self.plan, self.phases, world.optimisers)
             steps = [Steps(self.context, narrowing.plan, phase, i) for i, phase in enumerate(self.phases)]
-            self.ways[samples] = narrowing, steps
-        return self.ways[samples]
+            self.ways.append((narrowing, steps))
+        return self.ways[0]
 
     def __call__(self, world: World, state: State, lanes: Array, active: Array, round_: Array) -> Outcome:
         """Trains the lanes.

@@ -84,7 +84,7 @@ class Narrowing:
 
     def _samples(self, context: Context, world: World, crowd: Crowd) -> dict[int, Array]:
         """For each spanned bucket of `outer` the inputs of all its clients' training samples, `[slots, n, inputs]`."""
-        table, found = read(world, crowd, world.tables.train[crowd.member]), {}
+        table, found = read(world, crowd, world.tables.train[crowd.member][:, : self.outer.longest]), {}
         for part, spanned in zip(self.parts, self.spanned, strict=True):
             for b in part if spanned else ():
                 segments = [(s.j, s.positions) for s in self.outer.buckets["encoders"][b].segments]
@@ -100,9 +100,7 @@ def _together(encoders: Sequence[dict[str, Tree]], part: Sequence[int], kernel: 
     return {"params": {"bias": bias, "kernel": kernel}, "statistics": {}}
 
 
-def narrow(
-    context: Context, plan: Plan, phases: Sequence[Phase], rules: Mapping[str, Optimiser], samples: int
-) -> Narrowing:
+def narrow(context: Context, plan: Plan, phases: Sequence[Phase], rules: Mapping[str, Optimiser]) -> Narrowing:
     """How a plan is trained.
 
     Args:
@@ -110,37 +108,37 @@ def narrow(
         plan: The plan.
         phases: What is trained.
         rules: Optimiser group -> its optimiser; one that scales or bounds gradients entry by entry leaves the span.
-        samples: The number of training samples a client has room for.
 
     Returns:
         The narrowing.
     """
-    settings, buckets = context.settings, plan.buckets["encoders"]
-    rule = rules[context.layout.modules["encoders"].group]
-    epochs = sum(context.spec.epochs if phase.epochs is None else phase.epochs for phase in phases)
-    stays = rule.keeps_span and settings.optimizer_state == "reset" and not context.layout.quantities
-
-    def key(b: int) -> LayerSpec | int:
-        """What a bucket becomes: a layer with an input for each sample, or itself."""
-        spec, levels = buckets[b].spec, {segment.j // len(context.modalities) for segment in buckets[b].segments}
-        options = {"batch": settings.batch or 1, "epochs": epochs}
-        if not (stays and isinstance(spec, LayerSpec) and levels == {0}):
-            return b
-        narrowed = dataclasses.replace(spec, inputs=samples)
-        return narrowed if pays(spec.inputs, spec.outputs, samples, **options) else b
-
-    groups: dict[LayerSpec | int, list[int]] = {}
-    for b in range(len(buckets)):
-        groups.setdefault(key(b), []).append(b)
-    new = tuple(
-        PlanBucket(-1, spec, tuple(s for b in part for s in buckets[b].segments), {}, frozenset())
-        if isinstance(spec, LayerSpec)
-        else buckets[spec]
-        for spec, part in groups.items()
-    )
+    outer = plan.buckets["encoders"]
+    stays = rules[context.layout.modules["encoders"].group].keeps_span and not context.layout.quantities
+    stays = stays and context.settings.optimizer_state == "reset"
+    kept: list[int] = []
+    spanned: dict[LayerSpec, list[int]] = {}
+    for b, bucket in enumerate(outer):
+        if stays and isinstance(bucket.spec, LayerSpec) and _shrinks(context, plan, phases, bucket, bucket.spec):
+            spanned.setdefault(dataclasses.replace(bucket.spec, inputs=plan.longest), []).append(b)
+        else:
+            kept.append(b)
+    merged = [
+        PlanBucket(-1, spec, tuple(s for b in part for s in outer[b].segments), {}, frozenset())
+        for spec, part in spanned.items()
+    ]
+    buckets = (*(outer[b] for b in kept), *merged)
     return Narrowing(
         outer=plan,
-        plan=dataclasses.replace(plan, buckets={**plan.buckets, "encoders": new}),
-        parts=tuple(map(tuple, groups.values())),
-        spanned=tuple(isinstance(spec, LayerSpec) for spec in groups),
+        plan=dataclasses.replace(plan, buckets={**plan.buckets, "encoders": buckets}),
+        parts=(*((b,) for b in kept), *map(tuple, spanned.values())),
+        spanned=(False,) * len(kept) + (True,) * len(merged),
     )
+
+
+def _shrinks(context: Context, plan: Plan, phases: Sequence[Phase], bucket: PlanBucket, spec: LayerSpec) -> bool:
+    """Whether a bucket holds first layers alone, and these are better off in the span of their samples."""
+    if any(segment.j >= len(context.modalities) for segment in bucket.segments):
+        return False
+    batch = context.settings.batch or 1
+    epochs = sum(context.spec.epochs if phase.epochs is None else phase.epochs for phase in phases)
+    return pays(spec.inputs, spec.outputs, plan.longest, batch=batch, steps=epochs * -(-plan.mean // batch))

@@ -114,7 +114,7 @@ def make_executor(name: str, context: Context, sizes: np.ndarray, called: Sequen
         cohort = min(context.cohort, context.clients)
         return Lockstep(lockstep_plans(context.stores, sizes, cohort, batch=batch, split=split))
     chunk = CHUNK.fullmatch(name)
-    plans = tuple(single_plans(context.stores, int(chunk[1]) if chunk else 1))
+    plans = tuple(single_plans(context.stores, sizes, int(chunk[1]) if chunk else 1))
     if name != "debug":
         return Map(plans, context.seeds, context.clients)
     return Debug(plans, context.seeds, context.clients, tuple(called))

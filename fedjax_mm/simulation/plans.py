@@ -35,7 +35,7 @@ class PlanBucket:
     """The slots of a plan that share an architecture: its segments one after another.
 
     Attributes:
-        position: The bucket's position in the store.
+        position: The bucket's position in the store; -1 for one that only training has (see `narrow`).
         spec: The architecture.
         segments: The segments, by modality.
         rows: Part -> the row of each slot, where it does not depend on the lanes picked at run time.
@@ -69,12 +69,16 @@ class Plan:
             `size` are picked at run time.
         seeds: Position of each lane's seed, int32 `[size]`; None where it depends on the lane picked.
         buckets: Module name -> its buckets.
+        longest: Training samples of the member that has most.
+        mean: Training samples that a member goes through in an epoch, on average; where lanes step together, `longest`.
     """
 
     size: int
     members: np.ndarray
     seeds: np.ndarray | None
     buckets: Mapping[str, tuple[PlanBucket, ...]]
+    longest: int
+    mean: float
 
 
 def by_slot(buckets: Sequence[PlanBucket], values: Any) -> list[Any]:
@@ -123,7 +127,8 @@ def lockstep_plans(
     if len(groups) == 1 and cohort < everyone:
         first = np.repeat(np.arange(seeds) * everyone, cohort)
         buckets = {name: _buckets(store, first, picked=True) for name, store in stores.items()}
-        return (Plan(seeds * cohort, groups[0], np.repeat(np.arange(seeds), cohort), buckets),)
+        longest = int(sizes.max())
+        return (Plan(seeds * cohort, groups[0], np.repeat(np.arange(seeds), cohort), buckets, longest, longest),)
     classes = size_classes(stores, sizes, batch) if split else np.zeros(everyone, int)
     plans = []
     for label in np.unique(classes):
@@ -131,7 +136,8 @@ def lockstep_plans(
         lanes = (np.arange(seeds)[:, None] * everyone + clients).reshape(-1).astype(np.int32)
         buckets = {name: _buckets(store, lanes, picked=False) for name, store in stores.items()}
         seed = np.repeat(np.arange(seeds), len(clients))
-        plans.append(Plan(len(lanes), lanes, seed, buckets))
+        longest = int(sizes[:, clients].max())
+        plans.append(Plan(len(lanes), lanes, seed, buckets, longest, longest))
     return tuple(plans)
 
 
@@ -161,13 +167,17 @@ def size_classes(stores: Mapping[str, Store], sizes: np.ndarray, batch: int) -> 
     return min(candidates, key=price)
 
 
-def single_plans(stores: Mapping[str, Store], size: int = 1) -> list[Plan]:
-    """One plan a client shape, for `size` lanes at a time, or fewer where the shape has no more."""
-    plans = []
+def single_plans(stores: Mapping[str, Store], sizes: np.ndarray, size: int = 1) -> list[Plan]:
+    """One plan a client shape, for `size` lanes at a time, or fewer where the shape has no more.
+
+    `sizes` are the training samples of each lane, `[S, K]`.
+    """
+    plans, sizes = [], sizes.reshape(-1)
     for members in shape_groups(stores):
         some = members[:size]
         buckets = {name: _buckets(store, some, picked=None) for name, store in stores.items()}
-        plans.append(Plan(len(some), members, None, buckets))
+        longest, mean = int(sizes[members].max()), float(sizes[members].mean())
+        plans.append(Plan(len(some), members, None, buckets, longest, mean if size == 1 else longest))
     return plans
 
 

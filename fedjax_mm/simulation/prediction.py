@@ -99,7 +99,7 @@ def _question(
     """The plan of a client alone, a world of the given inputs, the client's lane `[1]` and all rows `[1, n]`."""
     lane = seed * context.clients + client
     tables = _tables_for(world.tables, population, seed, client, inputs)
-    plan = next(plan for plan in single_plans(context.stores) if lane in plan.members)
+    plan = next(plan for plan in single_plans(context.stores, population.train_sizes()) if lane in plan.members)
     rows = jnp.arange(tables.labels.shape[0] - 1, dtype=jnp.int32)[None]
     return plan, world._replace(tables=tables), jnp.asarray([lane], jnp.int32), rows
 

@@ -27,6 +27,8 @@ from fedjax_mm.simulation.settings import structure
 
 Tree = Any
 PACKAGE = "fedjax_mm"
+MOST = 1000
+"""Files in the folder; the oldest go first."""
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "ott-jax", "jaxopt", "lineax", "numpy")
 UNTOLD = (
     "jax_compilation_cache_",
@@ -93,6 +95,8 @@ class Shelf:
                 pathlib.Path(name).replace(path)
             finally:
                 pathlib.Path(name).unlink(missing_ok=True)
+            for old in sorted(self.folder.iterdir(), key=lambda file: file.stat().st_mtime)[:-MOST]:
+                old.unlink(missing_ok=True)
 
 
 def open_shelf() -> Shelf | None:
@@ -120,7 +124,8 @@ def ingredients(context: Context, world: Tree, sizes: np.ndarray, executor: str)
     Returns:
         The parts.
     """
-    method, settings = context.method, dataclasses.replace(structure(context.settings), seeds=())
+    method, settings = context.method, structure(context.settings)
+    settings = dataclasses.replace(settings, seeds=(), eval_every=1, select=None)
     parts = [type(method).__module__, repr(jax.tree.structure(method)), repr(settings), repr(context.spec), executor]
     parts += [repr(context.layout), repr((context.seeds, context.clients, context.everyone, context.cohort))]
     parts += [repr((jax.default_backend(), jax.device_count(), jax.devices()[0].device_kind)), np.asarray(sizes)]

@@ -16,6 +16,8 @@ import jax.numpy as jnp
 Array = jax.Array
 STEP_PASSES = 30
 """What moving a kernel through memory in a step costs, in operations for each of its numbers."""
+MOST_SAMPLES = 4
+"""X takes at most so many times the memory of the kernel it stands for."""
 
 
 class Span(NamedTuple):
@@ -30,16 +32,25 @@ class Span(NamedTuple):
     bases: Mapping[str, Array]
 
 
-def pays(inputs: int, outputs: int, samples: int, *, batch: int, epochs: int) -> bool:
-    """Whether a first layer is trained faster in the span of its samples; `samples` of them are trained on a round."""
-    batch = min(batch, samples)
-    steps = epochs * -(-samples // max(batch, 1))
+def pays(inputs: int, outputs: int, samples: int, *, batch: int, steps: float) -> bool:
+    """Whether a first layer is trained faster in the span of its samples, in memory of like size.
+
+    Args:
+        inputs: Width of what it reads.
+        outputs: Width of what it makes.
+        samples: Rows that X and D have.
+        batch: Samples in a step.
+        steps: Steps in a round, on average.
+
+    Returns:
+        The answer.
+    """
     once = (4 * outputs + 2 * samples) * samples * inputs
 
-    def stepping(rows: int) -> int:
-        return steps * (4 * batch + STEP_PASSES) * rows * outputs
+    def stepping(rows: int) -> float:
+        return steps * (4 * min(batch, samples) + STEP_PASSES) * rows * outputs
 
-    return once + stepping(samples) < stepping(inputs)
+    return samples <= MOST_SAMPLES * outputs and once + stepping(samples) < stepping(inputs)
 
 
 def gram(x: Array) -> Array:

@@ -1,6 +1,7 @@
 """Traced programs kept from one process to the next: found again, the same, and never another simulation's."""
 
 import dataclasses
+import os
 from typing import ClassVar
 
 import jax
@@ -153,6 +154,14 @@ def test_other_makers_and_parts_have_other_marks(place):
     others = [("b", np.arange(3)), ("a", np.arange(4)), ("a", np.arange(3.0)), ("a", np.arange(3)[None]), ("a",)]
     assert len({mark, *(place.mark(*parts) for parts in others)}) == 6
     assert dataclasses.replace(place, made_by="another version").mark("a", np.arange(3)) != mark
+
+
+def test_the_oldest_files_go(place, monkeypatch):
+    monkeypatch.setattr(shelf, "MOST", 2)
+    for number in range(4):
+        place.facts(f"{number}", lambda: {})
+        os.utime(place.folder / f"{number}.json", (number, number))
+    assert sorted(file.name for file in place.folder.iterdir()) == ["2.json", "3.json"]
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(place):

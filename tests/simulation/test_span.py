@@ -53,7 +53,7 @@ def test_sgd_on_coefficients_is_sgd_on_kernels(data):
 
 def spanned(engine):
     """How many encoder buckets of each plan are trained in the span of their samples."""
-    ways = [way for rounds in engine.rounds for trainer in rounds.trainers.values() for way in trainer.ways.values()]
+    ways = [way for rounds in engine.rounds for trainer in rounds.trainers.values() for way in trainer.ways]
     return [sum(narrowing.spanned) for narrowing, _ in ways]
 
 
@@ -130,14 +130,26 @@ def test_unobserved_inputs_are_not_read(sim, monkeypatch):
 
 
 def test_it_pays_for_wide_inputs_of_few_samples():
-    assert pays(2000, 96, 72, batch=12, epochs=2)
-    assert pays(784, 128, 80, batch=10, epochs=2)
-    assert not pays(64, 96, 72, batch=12, epochs=2)
-    assert not pays(784, 128, 6000, batch=10, epochs=2)
-    # A single pass in a single batch reads each kernel once as it is.
-    assert not pays(784, 128, 80, batch=80, epochs=1)
-    # No batch is larger than all samples are.
-    assert not pays(784, 128, 80, batch=1000, epochs=1)
+    assert pays(2000, 96, 72, batch=12, steps=12)
+    assert pays(784, 128, 80, batch=10, steps=16)
+    assert not pays(64, 96, 72, batch=12, steps=12)
+    assert not pays(784, 128, 6000, batch=10, steps=1200)
+    # A single pass in a single batch reads each kernel once as it is, whatever the batch has room for.
+    assert not pays(784, 128, 80, batch=80, steps=1)
+    assert not pays(784, 128, 80, batch=8000, steps=1)
+    # X of so many samples would be far larger than the kernel.
+    assert not pays(3072, 128, 1000, batch=10, steps=500)
+    assert not pays(784, 128, 0, batch=10, steps=0)
+
+
+def test_short_clients_are_not_made_to_pay_for_a_long_one(sim):
+    """By size of client: one of 60 samples among clients of 2, of one shape, each on its own."""
+    data = sim.make_data(100, sizes={"a": 400})
+    alike = sim.make_federation(data, [[1]] * 2, [30, 30], validation=1, test=1)
+    skewed = sim.make_federation(data, [[1]] * 9, [60, *[2] * 8], validation=1, test=1)
+    options = {"model": "shared", "encoders": ("mlp",), "widths": ((16,),), "batch": 2, "executor": "map"}
+    assert spanned(sim.make_engine(FedAvg(), alike, **options)) == [1]
+    assert spanned(sim.make_engine(FedAvg(), skewed, **options)) == [0]
 
 
 def test_a_batch_without_places_is_refused(sim, monkeypatch):
@@ -150,6 +162,6 @@ def test_a_batch_without_places_is_refused(sim, monkeypatch):
     narrowing, _ = rounds.trainer(plan)._trained(world)
     crowd, inside = narrowing.enter(context, world, crowd, start)
     batch = read(world, crowd, world.tables.train[crowd.member])
-    assert inside["encoders"][0]["params"]["kernel"].shape[1] == 9
+    assert inside["encoders"][-1]["params"]["kernel"].shape[1] == 9
     with pytest.raises(AssertionError, match="places"):
         see(context, narrowing.plan, world, crowd, inside, batch, crowd.keys, train=False)
