@@ -143,9 +143,10 @@ def padding(engine: Engine) -> float:
     share = context.cohort / context.clients
     lanes = steps.sum() * share
     if isinstance(engine.executor, Lockstep) and engine.hosted:
-        lanes = steps.max() * sum(plan.size for plan in engine.executor.plans)
+        lanes = steps.max() * sum(plan.size * plan.turns for plan in engine.executor.plans)
     elif isinstance(engine.executor, Lockstep):
         # What devices hold to come out even counts too.
         held = engine.shards.division.lanes if engine.shards else np.arange(len(steps))[None]
-        lanes = sum(steps[mine[plan.members]].max() * plan.size for mine in held for plan in engine.executor.plans)
+        plans = engine.executor.plans
+        lanes = sum(steps[mine[plan.members]].max() * plan.size * plan.turns for mine in held for plan in plans)
     return float(1 - used.sum() * share / (lanes * batch)) if lanes else 0.0

@@ -337,12 +337,15 @@ def assemble(context: Context, world: World, population: Population, shelf: Shel
     facts = from_json(shelf.facts(mark, find) if shelf else find())
     division, where = (None, hosted.reason) if hosted else choose_division(context, sizes, name, facts.waits)
     shards = make_shards(context, world, population, division, name) if division else None
+    executor, reader = (shards.executor, shards.reader) if shards else (executor, reader)
+    if (turns := max(plan.turns for plan in executor.plans)) > 1:
+        where += f", seeds in {turns} turns"
     return Engine(
         population=population,
         context=context,
         world=world,
-        executor=shards.executor if shards else executor,
-        reader=shards.reader if shards else reader,
+        executor=executor,
+        reader=reader,
         shards=shards,
         hosted=hosted,
         reason=f"{reason}; {where}",

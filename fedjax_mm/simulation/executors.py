@@ -19,7 +19,7 @@ Advance = Callable[[Plan, Tree, Array, Array], Tree]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Lockstep:
-    """All lanes of a plan at once, plan after plan."""
+    """All lanes of a plan at once, or in turns of some seeds, plan after plan."""
 
     plans: tuple[Plan, ...]
 
@@ -36,8 +36,16 @@ class Lockstep:
             The carry after all lanes.
         """
         for plan in self.plans:
-            lanes = jnp.asarray(plan.members) if plan.size == len(plan.members) else cohort
-            carry = advance(plan, carry, lanes, active[lanes])
+            lanes = jnp.asarray(plan.members) if plan.size * plan.turns == len(plan.members) else cohort
+            if plan.turns == 1:
+                carry = advance(plan, carry, lanes, active[lanes])
+                continue
+            turns = lanes.reshape(plan.turns, plan.size)
+
+            def some(i: Array, carry: Tree, plan: Plan = plan, turns: Array = turns) -> Tree:
+                return advance(plan, carry, turns[i], active[turns[i]])
+
+            carry = jax.lax.fori_loop(0, plan.turns, some, carry)
         return carry
 
 

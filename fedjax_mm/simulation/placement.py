@@ -9,6 +9,7 @@ import numpy as np
 from fedjax_mm.errors import UsageError
 from fedjax_mm.process import usable_cores
 from fedjax_mm.simulation.context import Context
+from fedjax_mm.simulation.costs import module_bytes
 from fedjax_mm.simulation.division import Division, divide
 from fedjax_mm.simulation.executors import Debug, Executor, Lockstep, Map
 from fedjax_mm.simulation.plans import lockstep_plans, shape_groups, single_plans
@@ -20,6 +21,8 @@ THREADS = "NPROC"
 A thread more than devices costs speed: it takes parts of their work from the core that has their parameters in its
 cache. It is needed only by programs that wait for the pool, see `waits`.
 """
+CACHE = 2**25
+"""Bytes of parameters that had best step together on a CPU, where seeds can take turns."""
 FEW_SHAPES = 4
 """Up to so many client shapes a CPU is faster client after client: a client's parameters stay in cache."""
 
@@ -95,6 +98,22 @@ def _pool_threads(devices: int) -> int:
     return max(threads, devices)
 
 
+def seeds_at_once(context: Context) -> int:
+    """How many seeds had best step together: on a CPU, where clients have their own encoders, as many as fit a cache.
+
+    What is averaged is read and summed once for all that step together, so there, and on accelerators, all do.
+    """
+    seeds = context.seeds
+    if jax.default_backend() != "cpu" or context.stores["encoders"].shared("params"):
+        return seeds
+    total = sum(
+        int((store.bucket == position).sum()) * size["params"]
+        for name, store in context.stores.items()
+        for position, size in enumerate(module_bytes(context, name))
+    )
+    return max(n for n in range(1, seeds + 1) if seeds % n == 0 and (n == 1 or n * total <= seeds * CACHE))
+
+
 def make_executor(name: str, context: Context, sizes: np.ndarray, called: Sequence[str] = ()) -> Executor:
     """An executor for a context's cohort.
 
@@ -112,7 +131,8 @@ def make_executor(name: str, context: Context, sizes: np.ndarray, called: Sequen
         split = jax.default_backend() == "cpu"
         batch = context.settings.batch or 1
         cohort = min(context.cohort, context.clients)
-        return Lockstep(lockstep_plans(context.stores, sizes, cohort, batch=batch, split=split))
+        at_once = seeds_at_once(context)
+        return Lockstep(lockstep_plans(context.stores, sizes, cohort, batch=batch, split=split, at_once=at_once))
     chunk = CHUNK.fullmatch(name)
     plans = tuple(single_plans(context.stores, sizes, int(chunk[1]) if chunk else 1))
     if name != "debug":

@@ -71,6 +71,7 @@ class Plan:
         buckets: Module name -> its buckets.
         longest: Training samples of the member that has most.
         mean: Training samples that a member goes through in an epoch, on average; where lanes step together, `longest`.
+        turns: How many times it steps in a round, each time with the lanes of other seeds; only in lockstep.
     """
 
     size: int
@@ -79,6 +80,7 @@ class Plan:
     buckets: Mapping[str, tuple[PlanBucket, ...]]
     longest: int
     mean: float
+    turns: int = 1
 
 
 def by_slot(buckets: Sequence[PlanBucket], values: Any) -> list[Any]:
@@ -104,7 +106,7 @@ def shape_groups(stores: Mapping[str, Store]) -> list[np.ndarray]:
 
 
 def lockstep_plans(
-    stores: Mapping[str, Store], sizes: np.ndarray, cohort: int, *, batch: int, split: bool
+    stores: Mapping[str, Store], sizes: np.ndarray, cohort: int, *, batch: int, split: bool, at_once: int | None = None
 ) -> tuple[Plan, ...]:
     """Plans of lanes that step together.
 
@@ -119,26 +121,38 @@ def lockstep_plans(
         cohort: Clients in a round.
         batch: Local batch size.
         split: Whether lanes may be split into classes.
+        at_once: How many seeds step together, a divisor of their number; None for all. Where seeds differ in shape they
+            all do.
 
     Returns:
         The plans; each has as many lanes of every seed, in ascending order.
     """
     groups, (seeds, everyone) = shape_groups(stores), sizes.shape
+    turns = seeds // at_once if at_once is not None and _seeds_alike(stores, seeds) else 1
+    some = seeds // turns
     if len(groups) == 1 and cohort < everyone:
-        first = np.repeat(np.arange(seeds) * everyone, cohort)
-        buckets = {name: _buckets(store, first, picked=True) for name, store in stores.items()}
+        first = np.repeat(np.arange(some) * everyone, cohort)
+        buckets = {name: _buckets(store, first, picked=True if turns == 1 else None) for name, store in stores.items()}
+        seed = np.repeat(np.arange(seeds), cohort) if turns == 1 else None
         longest = int(sizes.max())
-        return (Plan(seeds * cohort, groups[0], np.repeat(np.arange(seeds), cohort), buckets, longest, longest),)
+        return (Plan(some * cohort, groups[0], seed, buckets, longest, longest, turns),)
     classes = size_classes(stores, sizes, batch) if split else np.zeros(everyone, int)
     plans = []
     for label in np.unique(classes):
         clients = np.flatnonzero(classes == label)
         lanes = (np.arange(seeds)[:, None] * everyone + clients).reshape(-1).astype(np.int32)
-        buckets = {name: _buckets(store, lanes, picked=False) for name, store in stores.items()}
-        seed = np.repeat(np.arange(seeds), len(clients))
+        first = lanes[: some * len(clients)]
+        buckets = {name: _buckets(store, first, picked=False if turns == 1 else None) for name, store in stores.items()}
+        seed = np.repeat(np.arange(seeds), len(clients)) if turns == 1 else None
         longest = int(sizes[:, clients].max())
-        plans.append(Plan(len(lanes), lanes, seed, buckets, longest, longest))
+        plans.append(Plan(len(first), lanes, seed, buckets, longest, longest, turns))
     return tuple(plans)
+
+
+def _seeds_alike(stores: Mapping[str, Store], seeds: int) -> bool:
+    """Whether every seed's clients have the networks of the first one's."""
+    by_seed = [store.network.reshape(seeds, -1) for store in stores.values()]
+    return all((tables == tables[0]).all() for tables in by_seed)
 
 
 def size_classes(stores: Mapping[str, Store], sizes: np.ndarray, batch: int) -> np.ndarray:

@@ -11,6 +11,9 @@ import pytest
 from fedjax_mm.methods import method
 from fedjax_mm.methods.fedavg import FedAvg
 from fedjax_mm.methods.fedproto import FedProto
+from fedjax_mm.simulation import placement
+from fedjax_mm.simulation.engine import build_engine
+from fedjax_mm.simulation.population import build_population
 
 EXECUTORS = ("lockstep", "map", "debug")
 
@@ -83,3 +86,32 @@ def test_lockstep_and_map_agree_after_a_round(sim):
     assert sim.gap(reference, state) < 1e-9
     sim.assert_blocks_agree(block, other, 1e-9)
     assert block.evaluation.confusion.sum() == 3 * 5, "every client is evaluated, absent ones too"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("federation, participation", [("hetero", 3), ("alike", 2)])
+def test_seeds_in_turns_equal_all_at_once(federation, participation, sim, monkeypatch):
+    """Unlike clients in classes by size; clients of one shape, of whom a cohort is picked at run time."""
+    options = {"encoders": ("dnn",), "model": "pool", "widths": ((3,),), "seeds": (0, 3, 5, 7), "momentum": 0.5}
+    ends = []
+    with jax.enable_x64(True):
+        for cache in (placement.CACHE, 5000, 1):
+            monkeypatch.setattr(placement, "CACHE", cache)
+            engine = sim.make_engine(
+                FedProto(), getattr(sim, federation)(), participation=participation, precision="float64", **options
+            )
+            turns = {plan.turns for plan in engine.executor.plans}
+            ends.append((turns, sim.run(engine)))
+    assert [turns for turns, _ in ends] == [{1}, {2}, {4}]
+    for _, other in ends[1:]:
+        assert sim.gap(ends[0][1].end, other.end) < 1e-9
+        sim.assert_blocks_agree(ends[0][1].blocks[-1], other.blocks[-1], 1e-9)
+
+
+def test_seeds_of_unlike_clients_step_together(sim, monkeypatch):
+    monkeypatch.setattr(placement, "CACHE", 1)
+    data = sim.make_data()
+    others = [sim.hetero(data), sim.make_federation(data, [[1, 0, 0]] * 4, [5] * 4)]
+    settings = sim.make_settings(others[0], seeds=(0, 3))
+    engine = build_engine(FedProto(), build_population(settings.seeds, others), settings)
+    assert {plan.turns for plan in engine.executor.plans} == {1}
