@@ -164,7 +164,7 @@ def test_interruption_says_how_to_go_on(call, tiny, tmp_path, monkeypatch):
 
 
 def test_interrupted_before_there_is_a_directory(call, monkeypatch):
-    def interrupt(*_):
+    def interrupt(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(request, "experiment", interrupt)
