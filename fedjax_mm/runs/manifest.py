@@ -20,6 +20,7 @@ from fedjax_mm.runs import options
 from fedjax_mm.runs.backend import prepare_backend
 from fedjax_mm.runs.entries import Entry, with_options
 from fedjax_mm.runs.experiment import EACH, Experiment, digest, distinct, prepare, settings_json
+from fedjax_mm.simulation.engine import Engine
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 PRNG = ("jax_default_prng_impl", "jax_threefry_partitionable")
@@ -88,9 +89,18 @@ def _method(experiment: Experiment, entry: Entry) -> dict[str, Any]:
         "kind": entry.method.kind,
         "predictors": list(engine.predictors),
         "executor": engine.executor_name,
-        "devices": engine.devices,
+        "devices": _devices(experiment, engine),
         "executor_reason": "as in the manifest given" if entry.executor else engine.reason,
     }
+
+
+def _devices(experiment: Experiment, engine: Engine) -> int:
+    """How many devices bring a later run to the same division.
+
+    Methods that share programs are trained as one, which may be divided among more devices than each alone.
+    """
+    shared = sum(other.programs is engine.programs for other in experiment.engines.values()) > 1
+    return (engine.context.settings.devices or jax.device_count()) if shared else engine.devices
 
 
 def versions() -> dict[str, str]:
